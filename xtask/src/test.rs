@@ -1,4 +1,4 @@
-//! `cargo xtask test`: unit tests, and the same end-to-end cases on this kernel and on others; and the same with the checks
+//! `cargo xtask test`: unit tests, then the same end-to-end cases on this kernel and on others; and the same in the order
 //! of `cargo xtask ci`.
 
 use std::fs;
@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, anyhow};
 use xtask::cases::Request;
 use xtask::paths::Workspace;
 use xtask::report::{Counts, Report, begin};
-use xtask::step::step;
 use xtask::{cmd, setup};
 
 use crate::{build, e2e};
@@ -25,30 +24,12 @@ pub(crate) struct Args {
     skip_unit: bool,
 }
 
-/// What is built and linted beside the cases comes behind them and their machines, nice(2), but not so far that the unit
-/// tests are left over when those are off.
-const LAST: i32 = 15;
+/// What is built and linted beside the cases comes behind them and their machines, nice(2).
+const LAST: i32 = 19;
 
-/// Runs what is asked for: all cases with the unit tests beside them, since they wait for half of the time; those that a
-/// filter chooses after these, since their figures are of a machine without other work.
-pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
-    let cases = &args.cases;
-    prepare(workspace, cases, !args.skip_unit)?;
-    let nothing = |_: &mut Report| ();
-    match (args.skip_unit, &cases.filter) {
-        (true, _) => end_to_end(workspace, cases, report),
-        (false, None) => beside_the_cases(workspace, cases, nothing, report),
-        (false, Some(_)) => {
-            unit(workspace, cases, report)?;
-            match cases.keep_going || report.total().failed == 0 {
-                true => end_to_end(workspace, cases, report),
-                false => Ok(()),
-            }
-        }
-    }
-}
-
-/// Runs everything to the end, with `checks` before the unit tests. No case begins after `until`.
+/// Runs everything to the end, with `checks` and the build of the unit tests beside the cases, which wait for more than
+/// half of the time and have their limits; the unit tests after both, since they have limits, too. No case begins after
+/// `until`.
 pub(crate) fn everything(
     workspace: &Workspace,
     until: Instant,
@@ -58,7 +39,22 @@ pub(crate) fn everything(
     let mut cases = Request::everything();
     prepare(workspace, &cases, true)?;
     cases.within = Some(until.saturating_duration_since(Instant::now()).as_secs());
-    beside_the_cases(workspace, &cases, checks, report)
+    let ended = thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut report = Report::default();
+            // Of this thread and what it starts. Refused, it is as it was.
+            let _ = rustix::process::nice(LAST);
+            checks(&mut report);
+            // What does not build fails with the unit tests.
+            let _ = cmd::run(tests(workspace).args(["--no-run", "--quiet"]));
+            report
+        });
+        let ended = end_to_end(workspace, &cases, report);
+        report.append(beside.join().map_err(|_| anyhow!("a check panicked"))?);
+        ended
+    });
+    unit(workspace, &cases, report)?;
+    ended
 }
 
 /// Installs and builds what the stages take.
@@ -75,44 +71,21 @@ fn prepare(workspace: &Workspace, cases: &Request, with_unit: bool) -> Result<()
     Ok(())
 }
 
-/// Runs the cases and, beside them, `checks` and then the unit tests.
-fn beside_the_cases(
-    workspace: &Workspace,
-    cases: &Request,
-    checks: impl FnOnce(&mut Report) + Send,
-    report: &mut Report,
-) -> Result<()> {
-    thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let mut report = Report::default();
-            thread::scope(|scope| {
-                scope.spawn(|| build_last(workspace, checks, &mut report));
-            });
-            // These have their limits, as the cases have.
-            unit(workspace, cases, &mut report).map(|()| report)
-        });
-        let ended = end_to_end(workspace, cases, report);
-        report.append(beside.join().map_err(|_| anyhow!("a check panicked"))??);
-        ended
-    })
-}
-
-/// Runs `checks` and builds the unit tests, in a thread that comes last, as what it starts does.
-fn build_last(workspace: &Workspace, checks: impl FnOnce(&mut Report), report: &mut Report) {
-    // Refused, it is as it was.
-    let _ = rustix::process::nice(LAST);
-    checks(report);
-    // What does not build fails with the unit tests.
-    let _ = step("build the unit tests", || {
-        cmd::run(tests(workspace).args(["--no-run", "--quiet"]))
-    });
+/// Runs the stages into `report`.
+pub(crate) fn run(workspace: &Workspace, args: &Args, report: &mut Report) -> Result<()> {
+    let cases = &args.cases;
+    prepare(workspace, cases, !args.skip_unit)?;
+    if !args.skip_unit {
+        unit(workspace, cases, report)?;
+    }
+    if cases.anywhere() && (cases.keep_going || report.total().failed == 0) {
+        end_to_end(workspace, cases, report)?;
+    }
+    Ok(())
 }
 
 /// The cases, whose stages the end-to-end program prints and leaves as a file.
 fn end_to_end(workspace: &Workspace, cases: &Request, report: &mut Report) -> Result<()> {
-    if !cases.anywhere() {
-        return Ok(());
-    }
     let stages = workspace.stages();
     // A file of an earlier run would count for this one.
     match fs::remove_file(&stages) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::{
-    fs::{Mode, XattrFlags, getxattr, mkdir, setxattr},
+    fs::{Mode, XattrFlags, getxattr, mkdir, removexattr, setxattr},
     io::Errno,
 };
 
@@ -18,6 +18,10 @@ const OPTIONAL: [Controller; 2] = [Controller::CpuSet, Controller::HugeTlb];
 
 /// On each directory that [`Tree::create`] makes; see xattr(7).
 const MARK: &str = "trusted.podwarden";
+/// On its parent until that is marked, with its name: an agent that is killed in between has made it all the same.
+const MAKING: &str = "trusted.podwarden.making";
+/// The longest name of a directory, bytes (`NAME_MAX` of `include/uapi/linux/limits.h`).
+const NAME_MAX: usize = 255;
 
 /// The directories that one [`Tree::create`] made, parents first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,7 +67,8 @@ impl Tree {
     }
 
     /// The directories of a cgroup that another podwarden has made with [`Tree::create`]; for the empty
-    /// name those of the tree's root and above it. They may be removed like those that it names.
+    /// name those of the tree's root and above it. They may be removed like those that it names. One that was made by an
+    /// agent killed before it could mark it is marked now.
     pub fn made_before(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut found = Created::default();
         for hierarchy in &self.used {
@@ -75,7 +80,7 @@ impl Tree {
             chain.reverse();
             chain.push(&target);
             for directory in chain {
-                if *directory != *hierarchy.mount && is_marked(directory)? {
+                if *directory != *hierarchy.mount && is_ours(directory)? {
                     found.directories.push(directory.to_owned());
                 }
             }
@@ -97,8 +102,7 @@ impl Tree {
             if hierarchy.is_v2 {
                 self.enable_controllers(&parent)?;
             }
-            if make_directory(&directory)? {
-                mark(&directory);
+            if make_marked(&parent, &directory)? {
                 created.directories.push(directory.clone());
             }
             if hierarchy.has_cpuset && !hierarchy.is_v2 {
@@ -155,6 +159,22 @@ fn enable(control: &Path, controllers: &[Controller]) -> Result<()> {
     })
 }
 
+/// Makes a directory and marks it; true when it was not there before. The parent has its name until it is marked.
+fn make_marked(parent: &Path, directory: &Path) -> Result<bool> {
+    if directory.is_dir() {
+        return Ok(false);
+    }
+    let name = directory.file_name().unwrap_or_default().as_encoded_bytes();
+    set(parent, MAKING, name);
+    let made = make_directory(directory);
+    if let Ok(true) = made {
+        set(directory, MARK, b"1");
+    }
+    // Refused where it was refused above.
+    let _ = removexattr(parent, MAKING);
+    made
+}
+
 /// True when the directory was not there before.
 fn make_directory(path: &Path) -> Result<bool> {
     match mkdir(path, Mode::from_raw_mode(0o755)) {
@@ -170,22 +190,43 @@ fn make_directory(path: &Path) -> Result<bool> {
 
 /// Remembers who made it past the agent's end: an extended attribute that only a privileged process
 /// can set, in the kernel's memory for as long as the cgroup is there.
-fn mark(directory: &Path) {
-    if let Err(error) = setxattr(directory, MARK, b"1", XattrFlags::empty()) {
+fn set(directory: &Path, attribute: &str, value: &[u8]) {
+    if let Err(error) = setxattr(directory, attribute, value, XattrFlags::empty()) {
         tracing::debug!(
             %error,
+            attribute,
             directory = %directory.display(),
             "not marked as ours: an agent that is killed leaves it behind"
         );
     }
 }
 
-fn is_marked(directory: &Path) -> Result<bool> {
-    let mut value = [0; 1];
-    match getxattr(directory, MARK, &mut value) {
-        Ok(_) => Ok(true),
-        // Not there, or without room for what we would not have written.
-        Err(Errno::NODATA | Errno::RANGE | Errno::OPNOTSUPP | Errno::NOENT) => Ok(false),
+/// True for what an agent has made; marked, where it was killed before that.
+fn is_ours(directory: &Path) -> Result<bool> {
+    if get(directory, MARK)?.is_some() {
+        return Ok(true);
+    }
+    let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Ok(false);
+    };
+    let was_made = get(parent, MAKING)?.is_some_and(|making| making == name.as_encoded_bytes())
+        && directory.is_dir();
+    if was_made {
+        set(directory, MARK, b"1");
+    }
+    Ok(was_made)
+}
+
+/// An attribute's value; `None` where there is none.
+fn get(directory: &Path, attribute: &str) -> Result<Option<Vec<u8>>> {
+    let mut value = vec![0; NAME_MAX];
+    match getxattr(directory, attribute, &mut value) {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        // Not there, or longer than what we would have written.
+        Err(Errno::NODATA | Errno::RANGE | Errno::OPNOTSUPP | Errno::NOENT) => Ok(None),
         Err(e) => Err(Error::os("read the maker of", directory, e)),
     }
 }

@@ -9,6 +9,11 @@ use podwarden_cgroup::{
     CgroupPath, Controller, Created, Error, Hierarchies, Identity, Tree, Version,
 };
 
+use rustix::{
+    fs::{XattrFlags, getxattr, setxattr},
+    io::Errno,
+};
+
 use crate::support::{Attach, Sandbox, Victim, eventually};
 
 #[test]
@@ -38,6 +43,33 @@ fn create_says_what_it_made_and_only_that_is_removed() {
     assert_eq!(sandbox.directories("kubepods").len(), hierarchies);
     // What is gone already is no error.
     tree.remove_created(&created).unwrap();
+}
+
+#[test]
+fn what_was_made_by_an_agent_killed_before_it_could_mark_it_is_its_own() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    let ours = tree.create(&"ours".into()).unwrap().directories;
+    let parent = ours.iter().find(|d| d.ends_with("ours")).unwrap();
+    const MAKING: &str = "trusted.podwarden.making";
+    let making = || getxattr(parent, MAKING, &mut [0; 255]);
+    assert_eq!(making(), Err(Errno::NODATA), "it is marked by now");
+
+    setxattr(parent, MAKING, b"pod", XattrFlags::empty()).unwrap();
+    let announced = tree.made_before(&"ours/pod".into()).unwrap();
+    assert!(announced.is_empty(), "it was killed before it made it");
+    for name in ["pod", "theirs"] {
+        fs::create_dir(parent.join(name)).unwrap();
+    }
+    let found = tree.made_before(&"ours/pod".into()).unwrap();
+    assert_eq!(found.directories, [parent.join("pod")]);
+    assert!(tree.made_before(&"ours/theirs".into()).unwrap().is_empty());
+
+    let _ = tree.create(&"ours/next".into()).unwrap();
+    assert_eq!(making(), Err(Errno::NODATA));
+    assert_eq!(tree.made_before(&"ours/pod".into()).unwrap(), found);
 }
 
 #[test]
