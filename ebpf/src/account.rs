@@ -198,11 +198,7 @@ fn settle_forgetful(state: &CpuState) {
 #[inline(always)]
 fn count(slot: u32, done: Used, used: Used) {
     if slot != NO_SLOT {
-        add(
-            slot,
-            used.runtime.saturating_sub(done.runtime),
-            used.waited.saturating_sub(done.waited),
-        );
+        add(slot, used.since(done));
     }
 }
 
@@ -210,17 +206,14 @@ fn count(slot: u32, done: Used, used: Used) {
 #[inline(always)]
 fn count_by_call(slot: u32, done: Used, used: Used) {
     if slot != NO_SLOT {
-        add_by_call(
-            slot,
-            used.runtime.saturating_sub(done.runtime),
-            used.waited.saturating_sub(done.waited),
-        );
+        let Used { runtime, waited } = used.since(done);
+        add_by_call(slot, runtime, waited);
     }
 }
 
-/// Adds CPU time and a wait, nanoseconds, to an account.
+/// Adds CPU time and a wait to an account.
 #[inline(always)]
-fn add(slot: u32, runtime: u64, waited: u64) {
+fn add(slot: u32, Used { runtime, waited }: Used) {
     if let Some(account) = account(slot) {
         account.cpu_ns += runtime;
         if waited > 0 {
@@ -233,7 +226,7 @@ fn add(slot: u32, runtime: u64, waited: u64) {
 /// kernel (`subprog_is_global`, kernel/bpf/verifier.c), which has to return a number.
 #[unsafe(no_mangle)]
 extern "C" fn add_by_call(slot: u32, runtime: u64, waited: u64) -> u32 {
-    add(slot, runtime, waited);
+    add(slot, Used { runtime, waited });
     0
 }
 

@@ -241,6 +241,17 @@ pub struct Used {
 }
 const _: () = assert!(size_of::<Used>() == 16);
 
+impl Used {
+    /// What was used after `earlier`.
+    #[inline(always)]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            runtime: self.runtime.saturating_sub(earlier.runtime),
+            waited: self.waited.saturating_sub(earlier.waited),
+        }
+    }
+}
+
 /// Up to where a task has been accounted, as far as that is remembered. What is zeroed remembers nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

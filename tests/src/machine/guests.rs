@@ -39,7 +39,7 @@ pub(super) struct Run {
 /// What machines have in common, found out by the first that needs it.
 #[derive(Debug, Default)]
 struct Common {
-    /// Why this host boots none of them.
+    /// Whether this host can boot any, and why not; `None` until the first asks.
     supported: Option<Result<(), String>>,
     /// The file systems that are packed.
     packed: Vec<(First, PathBuf)>,

@@ -1,6 +1,10 @@
 //! Making a cgroup in every hierarchy.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
 
 use rustix::{
     fs::{Mode, XattrFlags, getxattr, mkdir, removexattr, setxattr},
@@ -18,6 +22,8 @@ const OPTIONAL: [Controller; 2] = [Controller::CpuSet, Controller::HugeTlb];
 
 /// On each directory that [`Tree::create`] makes; see xattr(7).
 const MARK: &str = "trusted.podwarden";
+/// What the mark holds.
+const SET: &[u8] = b"1";
 /// On its parent until that is marked, with its name: an agent that is killed in between has made it all the same.
 const MAKING: &str = "trusted.podwarden.making";
 /// The longest name of a directory, bytes (`NAME_MAX` of `include/uapi/linux/limits.h`).
@@ -67,8 +73,7 @@ impl Tree {
     }
 
     /// The directories of a cgroup that another podwarden has made with [`Tree::create`]; for the empty
-    /// name those of the tree's root and above it. They may be removed like those that it names. One that was made by an
-    /// agent killed before it could mark it is marked now.
+    /// name those of the tree's root and above it. They may be removed like those that it names.
     pub fn made_before(&self, cgroup: &CgroupPath) -> Result<Created> {
         let mut found = Created::default();
         for hierarchy in &self.used {
@@ -164,11 +169,18 @@ fn make_marked(parent: &Path, directory: &Path) -> Result<bool> {
     if directory.is_dir() {
         return Ok(false);
     }
+    // Before its name makes room: what an agent made and was killed over.
+    if let Ok(Some(name)) = get(parent, MAKING) {
+        let unmarked = parent.join(OsStr::from_bytes(&name));
+        if unmarked.is_dir() {
+            set(&unmarked, MARK, SET);
+        }
+    }
     let name = directory.file_name().unwrap_or_default().as_encoded_bytes();
     set(parent, MAKING, name);
     let made = make_directory(directory);
     if let Ok(true) = made {
-        set(directory, MARK, b"1");
+        set(directory, MARK, SET);
     }
     // Refused where it was refused above.
     let _ = removexattr(parent, MAKING);
@@ -201,20 +213,16 @@ fn set(directory: &Path, attribute: &str, value: &[u8]) {
     }
 }
 
-/// True for what an agent has made; marked, where it was killed before that.
+/// True for what an agent has made, also where it was killed before it could mark it.
 fn is_ours(directory: &Path) -> Result<bool> {
-    if get(directory, MARK)?.is_some() {
+    if get(directory, MARK)?.is_some_and(|mark| mark == SET) {
         return Ok(true);
     }
     let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else {
         return Ok(false);
     };
-    let was_made = get(parent, MAKING)?.is_some_and(|making| making == name.as_encoded_bytes())
-        && directory.is_dir();
-    if was_made {
-        set(directory, MARK, b"1");
-    }
-    Ok(was_made)
+    let making = get(parent, MAKING)?;
+    Ok(making.is_some_and(|making| making == name.as_encoded_bytes()) && directory.is_dir())
 }
 
 /// An attribute's value; `None` where there is none.

@@ -8,7 +8,6 @@ use std::{
 use podwarden_cgroup::{
     CgroupPath, Controller, Created, Error, Hierarchies, Identity, Tree, Version,
 };
-
 use rustix::{
     fs::{XattrFlags, getxattr, setxattr},
     io::Errno,
@@ -66,9 +65,16 @@ fn what_was_made_by_an_agent_killed_before_it_could_mark_it_is_its_own() {
     let found = tree.made_before(&"ours/pod".into()).unwrap();
     assert_eq!(found.directories, [parent.join("pod")]);
     assert!(tree.made_before(&"ours/theirs".into()).unwrap().is_empty());
+    let mark = || getxattr(parent.join("pod"), "trusted.podwarden", &mut [0; 1]);
+    assert_eq!(
+        mark(),
+        Err(Errno::NODATA),
+        "what is looked at stays as it is"
+    );
 
     let _ = tree.create(&"ours/next".into()).unwrap();
     assert_eq!(making(), Err(Errno::NODATA));
+    assert_eq!(mark(), Ok(1));
     assert_eq!(tree.made_before(&"ours/pod".into()).unwrap(), found);
 }
 
