@@ -2,13 +2,14 @@
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::File,
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     path::Path,
 };
 
+use aya_obj::btf::BtfKind;
 use btf_rs::{Backend, Btf, BtfType, Struct, Type};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use regex::Regex;
@@ -285,11 +286,63 @@ impl KernelBtf {
         self.id_where(&of_tracepoint(name), |t| matches!(t, Type::Typedef(_)))
     }
 
+    /// The typedefs and functions of these names as aya takes them: each under the kernel's number of it, which is what a
+    /// program is attached by. The types between them are forward declarations without a name, which cost aya next to
+    /// nothing: of all that there are, some 100,000 with their members, it would make an object each.
+    pub fn targets(&self, names: &[&str]) -> Result<aya::Btf, aya::BtfError> {
+        let mut targets = BTreeMap::new();
+        for name in names {
+            for id in self.ids(name) {
+                let kind = match self.btf.resolve_type_by_id(id) {
+                    Ok(Type::Typedef(_)) => BtfKind::Typedef,
+                    Ok(Type::Func(_)) => BtfKind::Func,
+                    _ => continue,
+                };
+                targets.insert(id, (kind, *name));
+            }
+        }
+        let mut strings = vec![0];
+        let mut types = Vec::new();
+        for id in 1..=targets.keys().copied().max().unwrap_or_default() {
+            let (kind, name) = match targets.get(&id) {
+                Some((kind, name)) => {
+                    let offset = strings.len();
+                    strings.extend(name.bytes().chain([0]));
+                    (*kind, offset)
+                }
+                None => (BtfKind::Fwd, 0),
+            };
+            // `struct btf_type` of `include/uapi/linux/btf.h`: name, kind, and a type that nothing looks at.
+            for word in [word(name), (kind as u32) << 24, 0] {
+                types.extend(word.to_ne_bytes());
+            }
+        }
+        let header = [
+            24,
+            0,
+            word(types.len()),
+            word(types.len()),
+            word(strings.len()),
+        ];
+        let mut bytes = Vec::with_capacity(24 + types.len() + strings.len());
+        bytes.extend(0xeb9f_u16.to_ne_bytes());
+        bytes.extend([1, 0]);
+        bytes.extend(header.into_iter().flat_map(u32::to_ne_bytes));
+        bytes.extend(types);
+        bytes.extend(strings);
+        aya::Btf::parse(&bytes, aya::Endianness::default())
+    }
+
     fn id_where(&self, name: &str, is: impl Fn(&Type) -> bool) -> Option<u32> {
         self.ids(name)
             .into_iter()
             .find(|id| self.btf.resolve_type_by_id(*id).is_ok_and(|t| is(&t)))
     }
+}
+
+/// A length in BTF, whose lengths have 32 bits.
+fn word(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// A copy in memory that can be mapped.

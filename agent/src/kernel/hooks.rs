@@ -230,15 +230,26 @@ const ALSO_ASKED: [&str; 8] = [
     "vm_event_item",
 ];
 
+/// The kernel's names of what programs are attached to.
+fn target_names() -> Vec<String> {
+    let tracepoints = by_tracepoint().map(|hooks| btf::of_tracepoint(hooks[0].tracepoint));
+    let functions = [CHARGE.tracepoint, WALK.tracepoint].map(str::to_owned);
+    tracepoints.chain(functions).collect()
+}
+
+/// What programs are attached to, as aya takes it.
+pub fn targets(btf: &KernelBtf) -> Result<aya::Btf, aya::BtfError> {
+    let names = target_names();
+    btf.targets(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// This kernel's types, those in the tables looked up.
 pub fn kernel_types() -> Result<KernelBtf, BtfError> {
-    let tracepoints = by_tracepoint().map(|hooks| btf::of_tracepoint(hooks[0].tracepoint));
-    let tracepoints: Vec<_> = tracepoints.collect();
+    let targets = target_names();
     let names = MEMBERS.iter().map(|member| member.structure);
     let names = names
-        .chain([CHARGE.tracepoint, WALK.tracepoint])
         .chain(ALSO_ASKED)
-        .chain(tracepoints.iter().map(String::as_str));
+        .chain(targets.iter().map(String::as_str));
     let names: BTreeSet<_> = names.collect();
     Ok(KernelBtf::load()?.with(&names.into_iter().collect::<Vec<_>>()))
 }

@@ -9,7 +9,7 @@ mod maps;
 mod walk;
 
 use aya::{
-    Btf, Ebpf,
+    Ebpf,
     maps::{MapData, RingBuf},
     programs::ProgramError,
 };
@@ -207,8 +207,8 @@ pub fn prepare(btf: KernelBtf, options: &LoadOptions) -> Result<Prepared, LoadEr
     let choices: Choices = choices.collect();
     let items = walk::offsets(&btf, options, &lacking);
     let casts = options.casts(&btf);
+    let aya_btf = hooks::targets(&btf).map_err(LoadError::Btf)?;
     drop(btf);
-    let aya_btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
     let Made {
         ebpf,
         pins,

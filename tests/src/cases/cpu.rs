@@ -320,14 +320,23 @@ fn run_queue_wait_of_older(context: &Context) -> Result<()> {
     run_for(&burners, Duration::from_millis(300))?;
     let (kernel_before, found_before) = waited(context, &node, &pod, &burners)?;
     run_for(&burners, Duration::from_secs(2))?;
-    let (kernel, found) = waited(context, &node, &pod, &burners)?;
-    let (kernel, found) = (kernel - kernel_before, found - found_before);
+    let since = || {
+        let (kernel, found) = waited(context, &node, &pod, &burners)?;
+        anyhow::Ok((kernel - kernel_before, found - found_before))
+    };
+    let (mut kernel, mut found) = since()?;
+    let untraced = node.agent.node()?.kernel_drops.untraced_switches;
+    // A burner whose last switch was not traced is accounted up to there when it is next seen.
+    if found.abs_diff(kernel) > 1_000_000 && untraced > 0 {
+        run_for(&burners, Duration::from_millis(300))?;
+        (kernel, found) = since()?;
+    }
     context.figure("run_queue_wait_kernel", kernel as f64 / 1e6, "ms");
     context.figure("run_queue_wait_podwarden", found as f64 / 1e6, "ms");
     ensure!(kernel > 100_000_000, "they waited only {kernel} ns");
     ensure!(
         found.abs_diff(kernel) <= 1_000_000,
-        "waited {found} ns, the kernel says {kernel} ns"
+        "waited {found} ns, the kernel says {kernel} ns; {untraced} switches were not traced"
     );
     drop(burners);
     node.finish()
@@ -349,15 +358,12 @@ fn run_for(workloads: &[Workload], time: Duration) -> Result<()> {
 
 /// How long workloads that are being stopped have waited in all, by the kernel and by the agent, nanoseconds.
 fn waited(context: &Context, node: &Node, pod: &Pod, workloads: &[Workload]) -> Result<(u64, u64)> {
-    let mut before = Vec::new();
+    let waits = || -> Result<Vec<u64>> { workloads.iter().map(Workload::waited).collect() };
     let kernel = eventually(context.limit(30), || {
-        let now = workloads.iter().map(Workload::waited);
-        let now = now.collect::<Result<Vec<_>>>()?;
-        let still = now == before;
-        before.clone_from(&now);
+        let before = waits()?;
         sleep(context.quiet())?;
-        ensure!(still, "they still wait for a CPU");
-        Ok(now.iter().sum::<u64>())
+        ensure!(waits()? == before, "they still wait for a CPU");
+        Ok(before.iter().sum::<u64>())
     })?;
     let stopped = jiff::Timestamp::now().as_nanosecond();
     let stats = node.expect(pod.uid(), |stats| {

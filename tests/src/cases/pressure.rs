@@ -20,10 +20,10 @@ pub(super) const CASES: &[Case] = &[
 const AGE: Duration = Duration::from_secs(5);
 
 /// How long figures that stand still have to.
-const REST: SignedDuration = SignedDuration::from_secs(8);
+const REST: SignedDuration = SignedDuration::from_secs(6);
 
 /// A figure that stays what it was is further from the file than [`AGE`].
-const LONG: u64 = 10_000_000_000;
+const LONG: u64 = 7_000_000_000;
 
 fn pressure_equals_files(context: &Context) -> Result<()> {
     equals_files(context, "iterator", &Options::default())

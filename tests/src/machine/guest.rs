@@ -10,6 +10,7 @@ use super::debian::{self, Debian};
 use super::initramfs;
 use super::kernels::Kernel;
 use super::message::Selection;
+use super::vm::Clock;
 
 /// What is enough for the cases, MiB.
 pub(super) const MEMORY: u32 = 2048;
@@ -36,6 +37,8 @@ pub(super) struct Guest {
     about: Option<&'static str>,
     /// CPUs that it could have, beside those that it has: what a program keeps for each CPU is kept for these as well.
     possible_cpus: Option<u32>,
+    /// What its time is, and whether its CPUs work at the same time.
+    pub(super) clock: Clock,
     /// Huge pages of 2 MiB that are set aside for pods.
     huge_pages: u32,
     /// Its memory, MiB.
@@ -45,7 +48,11 @@ pub(super) struct Guest {
 /// Every one.
 pub(super) const GUESTS: [Guest; 7] = [
     Guest::plain("6.1"),
-    Guest::plain("6.12"),
+    // One machine whose CPUs do work at the same time, with every program that there is.
+    Guest {
+        clock: Clock::Host,
+        ..Guest::plain("6.12")
+    },
     Guest::plain("7.2"),
     Guest {
         name: "6.12-systemd",
@@ -72,6 +79,7 @@ impl Guest {
             first: First::Cases,
             about: None,
             possible_cpus: None,
+            clock: Clock::HostInTurn,
             huge_pages: 0,
             memory: MEMORY,
         }
@@ -82,6 +90,7 @@ impl Guest {
             name,
             first: First::Systemd(debian),
             about: Some("kubernetes_plan_v2"),
+            clock: Clock::Host,
             // Its file system, the control plane, and 40 pods with a copy of their image for each container.
             memory: 8192,
             // More than 40 pods ask for.

@@ -13,7 +13,7 @@ use super::guest::{First, Guest};
 use super::message::{Message, Request, Selection};
 use super::pool::{Job, Outcome};
 use super::tally::Tally;
-use super::vm::{Clock, Machine, Said};
+use super::vm::{Machine, Said};
 
 /// How long a case goes on that began at the last moment: none takes a quarter of it where a machine has the host's CPUs
 /// to itself.
@@ -130,7 +130,7 @@ fn boot(workspace: &Workspace, run: &Run, image: &Image, timeout: Duration) -> R
         memory: run.guest.memory,
         dir: &dir,
         request: &Request::Cases(selection),
-        clock: Clock::Host,
+        clock: run.guest.clock,
         timeout,
     };
     let mut tally = Tally::default();

@@ -2,6 +2,8 @@
 
 use std::{fmt::Write as _, fs, path::Path};
 
+use aya_obj::btf::BtfKind;
+
 use super::*;
 
 /// Without any of the programs that have no text of their own.
@@ -102,4 +104,23 @@ fn the_first_hook_whose_arguments_fit_is_chosen() {
             .contains("known is (task_struct *) or (int)")
     );
     assert_eq!(choose(victims, None), Err("no such tracepoint".to_owned()));
+}
+
+#[test]
+fn a_program_is_attached_by_the_number_that_the_whole_of_the_kernels_types_has() {
+    let all = aya::Btf::from_sys_fs().unwrap();
+    let targets = targets(&kernel_types().unwrap()).unwrap();
+    let mut found = 0;
+    for name in target_names() {
+        for kind in [BtfKind::Typedef, BtfKind::Func] {
+            let expected = all.id_by_type_name_kind(&name, kind).ok();
+            assert_eq!(
+                targets.id_by_type_name_kind(&name, kind).ok(),
+                expected,
+                "{name}"
+            );
+            found += usize::from(expected.is_some());
+        }
+    }
+    assert!(found > HOOKS.len() / 2, "{found} of {} hooks", HOOKS.len());
 }

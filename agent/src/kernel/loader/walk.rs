@@ -10,7 +10,7 @@ use crate::{
     kernel::{
         btf::KernelBtf,
         casts::{CASTS, Casts},
-        hooks::{Member, WALK},
+        hooks::{self, Member, WALK},
         walk::{self, Offsets, Walker},
     },
 };
@@ -42,11 +42,11 @@ pub(in crate::kernel) fn alone(
     }
     let globals = globals::globals(&btf, &options, &lacking).map_err(|e| chain(&e))?;
     let casts = options.casts(&btf);
+    let targets = hooks::targets(&btf).map_err(|e| chain(&e))?;
     drop(btf);
-    let btf = Btf::from_sys_fs().map_err(|e| chain(&e))?;
     let mut made =
-        maps::make(&options, &globals, &btf, Some(&items), casts).map_err(|e| chain(&e))?;
-    match Walker::new(&mut made.ebpf, &btf, items, casts)? {
+        maps::make(&options, &globals, &targets, Some(&items), casts).map_err(|e| chain(&e))?;
+    match Walker::new(&mut made.ebpf, &targets, items, casts)? {
         (walker, None) => Ok(walker),
         (_, Some(refused)) => Err(refused),
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::settings::Controller;
@@ -49,12 +50,34 @@ fn write(cgroup: &Cgroup, controller: Controller, names: (&str, &str), text: &st
 
 /// Makes every task of a container SCHED_IDLE; what these start is so too.
 pub(super) fn make_idle(container: &Cgroup) -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
+    schedule(container, libc::SCHED_IDLE, 0).context("make it SCHED_IDLE")
+}
+
+/// Makes every task of a container SCHED_FIFO of the least priority: it waits for no task that has none.
+pub(super) fn make_real_time(container: &Cgroup) -> Result<()> {
+    /// Of each second, where cgroups have real-time budgets (v1); a new one has none.
+    const BUDGET_US: &str = "800000";
+    let mount = container.mounts().of(Controller::Cpu);
+    let mut directory = mount.context("no cpu controller")?.to_owned();
+    for component in Path::new(container.path()).components() {
+        directory.push(component);
+        let budget = directory.join("cpu.rt_runtime_us");
+        if budget.exists() {
+            fs::write(&budget, BUDGET_US)
+                .with_context(|| format!("write {BUDGET_US} to {}", budget.display()))?;
+        }
+    }
+    schedule(container, libc::SCHED_FIFO, 1).context("make it SCHED_FIFO")
+}
+
+fn schedule(container: &Cgroup, policy: i32, priority: i32) -> Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
     for tid in tasks(container)? {
         // SAFETY: affects the task alone; the pointer is to a live value.
-        let done =
-            unsafe { libc::sched_setscheduler(tid, libc::SCHED_IDLE, &raw const parameters) };
-        check(done.into(), tid).context("make it SCHED_IDLE")?;
+        let done = unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) };
+        check(done.into(), tid)?;
     }
     Ok(())
 }

@@ -8,6 +8,8 @@
 //! | `idle` | the same weights, and `cpu.idle` of the tier |
 //! | `sched-idle` | the same, and SCHED_IDLE of each best-effort task |
 //! | `slice` | the same, and a slice of 0.1 ms of each task of the protected pod (Linux 6.12) |
+//! | `slices` | the same, and such a slice of each best-effort task as well |
+//! | `real-time` | the same, and SCHED_FIFO of each task of the protected pod: what is left is the machine's |
 //! | `quota` | the same, and a quota of the tier of half the node |
 //! | `cpus` | the same, and half of the CPUs for the tier |
 //! | `own` | podwarden with `cpuBurstStrategy`, which owns the cgroups |
@@ -17,6 +19,8 @@
 //! Latency is the time from when a piece of work was due until it was done. Best-effort work begins all at once while the
 //! protected pod works; the quantiles are of what was due 2 s later and after. Each is the median of those of all runs:
 //! on a machine that shares its host, a run in which the host took a CPU away tells of the host alone.
+//!
+//! The pods' root has the weight beside the node's other processes that a kubelet gives `kubepods`.
 //!
 //! `BACK` is how long after the best-effort work began a second begins in which p99 is at most 1.15 times that of the work
 //! alone. The free CPU is what the machine has without what the protected pod and everything outside the two pods use.
@@ -108,6 +112,10 @@ enum Keeper {
     SchedIdle,
     /// These and a short slice of each protected task.
     Slice,
+    /// These and a short slice of each task of both pods.
+    Slices,
+    /// These and real-time priority of the protected pod's tasks: what is left is the machine's.
+    RealTime,
     /// These and a quota of the tier.
     Quota,
     /// These and the tier on half of the CPUs.

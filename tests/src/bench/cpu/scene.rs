@@ -63,12 +63,13 @@ struct Beside {
 
 pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Result<Measured> {
     let mut node = Node::start(context, &options(setting))?;
+    weigh(&node.sandbox.root)?;
     let protected = node.pod(match setting.limit {
         Limit::None => PodSpec::new("web", Qos::Burstable, REQUEST, "64Mi"),
         Limit::Half => PodSpec::new("web", Qos::Guaranteed, REQUEST, "64Mi"),
     })?;
     let best_effort = node.pod(match setting.load {
-        Load::Batch => PodSpec::batch("batch", batch_cpu().0, "1Gi"),
+        Load::Batch => PodSpec::batch("batch", all_cpus().0, "1Gi"),
         _ => PodSpec::best_effort("batch"),
     })?;
     let tier = node.tier("besteffort")?;
@@ -127,8 +128,10 @@ fn begin_beside(pod: &Pod, tier: &Cgroup, setting: Setting) -> Result<Beside> {
         _ => Some(start_load(pod, setting.load)?),
     };
     let began = monotonic();
-    if setting.keeper == Keeper::SchedIdle {
-        mechanism::make_idle(&pod.main)?;
+    match setting.keeper {
+        Keeper::SchedIdle => mechanism::make_idle(&pod.main)?,
+        Keeper::Slices => mechanism::shorten_slices(&pod.main)?,
+        _ => {}
     }
     sleep(Duration::from_secs(WARM_UP.into()))?;
     Ok(Beside {
@@ -139,10 +142,22 @@ fn begin_beside(pod: &Pod, tier: &Cgroup, setting: Setting) -> Result<Beside> {
     })
 }
 
+/// Gives the cgroup above all pods the weight beside the node's other processes that a kubelet gives `kubepods` on a
+/// machine of so many CPUs; a new cgroup has that of one.
+fn weigh(root: &Cgroup) -> Result<()> {
+    let shares = convert::milli_to_shares(all_cpus());
+    let path = file(root, Controller::Cpu, WEIGHT)?;
+    let wanted = match path.ends_with(WEIGHT.0) {
+        true => shares.0,
+        false => convert::shares_to_weight(shares).0,
+    };
+    fs::write(&path, wanted.to_string()).with_context(|| format!("write {}", path.display()))
+}
+
 /// Gives the best-effort pod and its container the weight of all CPUs, where it is not podwarden that does, and no quota:
 /// the koordlet takes that away as well where the tier is to have one, which v1 refuses below a child's.
 fn batch_weight(node: &Node, pod: &Pod, keeper: Keeper) -> Result<()> {
-    let shares = convert::milli_to_shares(batch_cpu());
+    let shares = convert::milli_to_shares(all_cpus());
     let weight = convert::shares_to_weight(shares);
     for cgroup in [&pod.cgroup, &pod.main] {
         let path = file(cgroup, Controller::Cpu, WEIGHT)?;
@@ -187,8 +202,8 @@ fn options(setting: Setting) -> Options {
     }
 }
 
-/// What the pod of [`Load::Batch`] asks for: every CPU.
-fn batch_cpu() -> MilliCpu {
+/// Every CPU: what the pod of [`Load::Batch`] asks for.
+fn all_cpus() -> MilliCpu {
     MilliCpu(cpus() as u64 * 1000)
 }
 
@@ -263,7 +278,8 @@ fn work(node: &Node, pod: &Pod, setting: Setting, seconds: u32) -> Result<Vec<Pi
 /// The protected pod's work has begun.
 fn began(pod: &Pod, setting: Setting) -> Result<()> {
     match setting.keeper {
-        Keeper::Slice => mechanism::shorten_slices(&pod.main),
+        Keeper::Slice | Keeper::Slices => mechanism::shorten_slices(&pod.main),
+        Keeper::RealTime => mechanism::make_real_time(&pod.main),
         _ => Ok(()),
     }
 }
