@@ -186,11 +186,11 @@ impl Css {
         self.0.is_null()
     }
 
-    /// Address of `mem_cgroup.memory`: `css` is the first member of `mem_cgroup`
-    /// (include/linux/memcontrol.h).
+    /// Its address as a number, which a global function takes and the pointer's own is not: what is read from a place in
+    /// memory has no type.
     #[inline(always)]
-    pub(crate) fn memory_counter(self) -> u64 {
-        self.0 as u64 + OFF_MEMCG_MEMORY.load()
+    pub(crate) fn plain_address(self) -> u64 {
+        read_at((&raw const self.0) as u64).unwrap_or(0)
     }
 
     /// Usage of the memory cgroup and its own hard limit, pages.

@@ -5,7 +5,7 @@ use podwarden_abi::{CpuState, Crossing, DropCounter, Figure, Level, LevelState, 
 
 use crate::{
     atomic::compare_and_swap,
-    kernel::{self, Css, PageCounter, Task},
+    kernel::{self, MemoryGroup, PageCounter, Plain, Structure, Task, Typed},
     maps::{ARMED, COUNTERS, DECISIONS, LEVELS, dropped},
     near,
     telemetry::now,
@@ -38,9 +38,22 @@ pub(crate) fn check_at_switch(state: &mut CpuState, prev: Task, slot: u32) {
     check_chain(prev, slot);
 }
 
-/// Calls `look` with a task's memory cgroup and all above it.
+/// Checks the limits and the levels of the memory cgroup of the running task, which counts to `slot`, and of all above it.
 #[inline(always)]
-pub(crate) fn each_above(task: Task, mut look: impl FnMut(Css)) {
+pub(crate) fn check_chain(task: Task, slot: u32) {
+    walk(task, slot, armed());
+}
+
+/// Checks the limits of the memory cgroup of the running task, which counts to `slot`, and of all above it.
+#[inline(always)]
+pub(crate) fn check_limits(task: Task, slot: u32) {
+    walk(task, slot, 0);
+}
+
+/// Goes up from the running task's memory cgroup; what may be at a limit or has one of the `armed` levels is looked at by
+/// a call.
+#[inline(always)]
+fn walk(task: Task, slot: u32, armed: u64) {
     if !kernel::has(Figure::Levels) {
         return;
     }
@@ -49,36 +62,47 @@ pub(crate) fn each_above(task: Task, mut look: impl FnMut(Css)) {
         if css.is_null() {
             return;
         }
-        look(css);
+        let (usage, limit) = css.memory_usage_and_limit();
+        let is_armed = || armed & Level::bit(css.cgroup().id()) != 0;
+        if near::is_near(usage, limit) || (armed != 0 && is_armed()) {
+            look(css.plain_address(), slot, armed);
+        }
         css = css.parent();
     }
 }
 
-/// Checks the limits and the levels of the memory cgroup of a task that counts to `slot`, and of all above it.
-#[inline(always)]
-pub(crate) fn check_chain(task: Task, slot: u32) {
-    let armed = armed();
-    each_above(task, |css| {
-        let (usage, limit) = css.memory_usage_and_limit();
-        near::check(css, (usage, limit), task, slot);
-        if armed != 0 {
-            check(css, usage, armed);
-        }
-    });
+/// Checks the limit and the level of the memory cgroup with the state at `address`, for the running task, which counts to
+/// `slot`. A function that is global to the kernel, as [`crate::account`] has one: within [`walk`] the verifier would
+/// follow it in each step anew, on each way that leads there.
+#[unsafe(no_mangle)]
+extern "C" fn look(address: u64, slot: u32, armed: u64) -> u32 {
+    // One of the two is all that the verifier looks at.
+    if kernel::HAS_CASTS.load() != 0 {
+        look_at(MemoryGroup::<Typed>::at(address), slot, armed);
+    } else {
+        look_at(MemoryGroup::<Plain>::at(address), slot, armed);
+    }
+    0
 }
 
 #[inline(always)]
-fn check(css: Css, usage: u64, armed: u64) {
-    let id = css.cgroup().id();
-    if armed & Level::bit(id) == 0 {
-        return;
+fn look_at<S: Structure>(memory: MemoryGroup<S>, slot: u32, armed: u64) {
+    let (usage, limit) = memory.usage_and_limit();
+    let id = memory.cgroup_id();
+    near::check(id, (usage, limit), slot);
+    if armed & Level::bit(id) != 0 {
+        check(id, usage, memory.counter_address());
     }
+}
+
+/// Checks the level of the memory cgroup `id`, whose counter is at an address.
+#[inline(always)]
+fn check(id: u64, usage: u64, counter: u64) {
     let Some(level) = LEVELS.get_ptr_mut(id) else {
         return;
     };
     // SAFETY: a map value; only aligned words of it are touched.
     let level = unsafe { &mut *level };
-    let counter = css.memory_counter();
     if level.counter != counter {
         // The charge hook finds the level by this.
         level.counter = counter;

@@ -6,36 +6,35 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use podwarden_abi::{EventKind, NearLimitEvent};
 
-use crate::{
-    atomic::compare_and_swap,
-    kernel::{Css, Task},
-    level,
-    maps::NEAR,
-    telemetry,
-};
+use crate::{atomic::compare_and_swap, kernel::Task, maps::NEAR, telemetry};
 
-/// Looks at the memory cgroup of a task that counts to `slot`, and at all above it.
+/// Whether `usage` is at so many percent of a `limit`; no limit is 2^51 pages, and a hundred times that fits.
 #[inline(always)]
-pub(crate) fn check_chain(task: Task, slot: u32) {
-    level::each_above(task, |css| {
-        check(css, css.memory_usage_and_limit(), task, slot);
-    });
+fn is_at(percent: u32, usage: u64, limit: u64) -> bool {
+    usage * 100 >= limit * u64::from(percent)
 }
 
-/// Reports that the `usage` of `css` has reached a part of its `limit`, unless that is known. `task` is in it or below, and
-/// counts to `slot`: looked up here, in the walk of a chain, the account would be a walk in each of its steps.
+/// Whether there may be something to report.
 #[inline(always)]
-pub(crate) fn check(css: Css, (usage, limit): (u64, u64), task: Task, slot: u32) {
-    let [near, nearest] = NearLimitEvent::PERCENT;
-    // No limit is 2^51 pages: a hundred times that fits.
-    let reached = |percent: u32| usage * 100 >= limit * u64::from(percent);
-    if limit == 0 || !reached(near) {
+pub(crate) fn is_near(usage: u64, limit: u64) -> bool {
+    limit != 0 && is_at(NearLimitEvent::PERCENT[0], usage, limit)
+}
+
+/// Reports that the `usage` of the memory cgroup `id` has reached a part of its `limit`, unless that is known. The running
+/// task is in it or below, and counts to `slot`.
+#[inline(always)]
+pub(crate) fn check(id: u64, (usage, limit): (u64, u64), slot: u32) {
+    if !is_near(usage, limit) {
         return;
     }
-    let percent = if reached(nearest) { nearest } else { near };
-    let id = css.cgroup().id();
+    let [near, nearest] = NearLimitEvent::PERCENT;
+    let percent = if is_at(nearest, usage, limit) {
+        nearest
+    } else {
+        near
+    };
     if is_news(id, limit, percent) {
-        report(id, usage, limit, percent, (task, slot));
+        report(id, usage, limit, percent, slot);
     }
 }
 
@@ -56,12 +55,13 @@ fn is_news(id: u64, limit: u64, percent: u32) -> bool {
 }
 
 #[inline(always)]
-fn report(id: u64, usage: u64, limit: u64, percent: u32, (task, slot): (Task, u32)) {
+fn report(id: u64, usage: u64, limit: u64, percent: u32, slot: u32) {
     let Some(mut record) = telemetry::reserve::<NearLimitEvent>() else {
         // Reported when it is seen again.
         let _ = NEAR.remove(id);
         return;
     };
+    let task = Task::current();
     let header = telemetry::header(EventKind::NearLimit, slot, task.cgroup().id());
     record.write(NearLimitEvent {
         header,

@@ -6,8 +6,8 @@ use podwarden_abi::{DropCounter, NO_SLOT};
 use crate::{
     account, atomic,
     kernel::Task,
+    level,
     maps::{STALLS, dropped},
-    near,
     telemetry::now,
 };
 
@@ -41,7 +41,7 @@ pub(crate) fn begin(kind: Kind) {
         return;
     }
     if kind == Kind::Memcg {
-        near::check_chain(Task::current(), slot);
+        level::check_limits(Task::current(), slot);
     }
     if STALLS.insert(key(kind), now(), 0).is_err() {
         dropped(DropCounter::Stalls);

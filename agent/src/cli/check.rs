@@ -12,7 +12,10 @@ use serde::Serialize;
 use super::output::{self, Format};
 use crate::{
     config::{CgroupRoot, Config, Overrides},
-    kernel::support::{self, Decision, Level, Profile},
+    kernel::{
+        hooks,
+        support::{self, Decision, Level, Profile},
+    },
 };
 
 const EXAMPLES: &str = "\
@@ -50,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.config {
         return configuration(file, args.output);
     }
-    let decision = support::decide(&support::probe(&args.cgroup_root.0));
+    let decision = support::decide(&support::probe(&args.cgroup_root.0, &hooks::kernel_types()));
     match args.output {
         Format::Table => output::print(&table(&decision))?,
         Format::Json => output::print_json(&decision)?,

@@ -134,8 +134,21 @@ impl<S: Structure> MemoryGroup<S> {
 
     /// Pages.
     #[inline(always)]
-    pub(super) fn usage_and_limit(self) -> (u64, u64) {
+    pub(crate) fn usage_and_limit(self) -> (u64, u64) {
         (self.usage(), self.limit())
+    }
+
+    /// Its cgroup's id.
+    #[inline(always)]
+    pub(crate) fn cgroup_id(self) -> u64 {
+        let cgroup = self.0.pointer(OFF_CSS_CGROUP.load());
+        cgroup.pointer(OFF_CGROUP_KN.load()).word(OFF_KN_ID.load())
+    }
+
+    /// Address of its counter of memory.
+    #[inline(always)]
+    pub(crate) fn counter_address(self) -> u64 {
+        self.0.address() + OFF_MEMCG_MEMORY.load()
     }
 
     /// How often a charge reached the limit.

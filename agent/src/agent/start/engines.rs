@@ -11,10 +11,7 @@ use crate::{
     accounting::{Accounting, index::Change},
     agent::arm,
     config::Config,
-    kernel::{
-        support::{self, Profile},
-        waits::Waits,
-    },
+    kernel::{support::Profile, waits::Waits},
     reactor::{self, Reactor},
 };
 
@@ -39,17 +36,13 @@ impl Engines {
         programs: Option<Standby>,
         reactor: Option<reactor::Prepared>,
     ) -> Result<Self, StartError> {
-        let (prepared, decision) = match programs {
-            Some(standby) => standby.into_parts(),
-            None => (None, support::decide(&support::probe(&config.cgroup_root))),
-        };
-        let mut degradations: Vec<_> = decision.degradations().collect();
         let Programs {
             accounts: kernel,
             levels,
             waits,
             profile,
-        } = programs::load(config, tree, prepared, &decision, &mut degradations)?;
+            mut degradations,
+        } = programs::load(config, tree, programs)?;
         let kubepods = site.layout.path(&site.layout.kubepods);
         let (accounting, changes) =
             Accounting::start(kernel, tree, &kubepods).map_err(StartError::Accounting)?;

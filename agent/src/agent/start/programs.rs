@@ -11,6 +11,7 @@ use crate::{
     base::error,
     config::Config,
     kernel::{
+        btf::{BtfError, KernelBtf},
         casts::CASTS,
         hooks,
         loader::{self, LoadError, LoadOptions, Prepared},
@@ -44,7 +45,12 @@ pub(super) struct Programs {
     pub(super) levels: Option<KernelLevels>,
     pub(super) waits: Option<Waits>,
     pub(super) profile: Profile,
+    /// What is lost on this kernel, one sentence each.
+    pub(super) degradations: Vec<String>,
 }
+
+/// The kernel's types, or why they are not known.
+type Types = Result<KernelBtf, BtfError>;
 
 /// The programs of an agent that waits for the one at work, attached to nothing.
 pub(in crate::agent) struct Standby {
@@ -52,43 +58,41 @@ pub(in crate::agent) struct Standby {
     decision: Decision,
 }
 
-impl Standby {
-    /// What the start needs of them once it has the root.
-    pub(super) fn into_parts(self) -> (Option<Prepared>, Decision) {
-        (Some(self.prepared), self.decision)
-    }
-}
-
 /// Loads the kernel programs while another agent works, and changes nothing of its own; the error says why that waits
 /// until this agent has the root.
 pub(in crate::agent) fn stand_by(config: &Config, tree: &Tree) -> Result<Standby, String> {
-    let decision = support::decide(&support::probe(&config.cgroup_root));
+    let types = hooks::kernel_types();
+    let decision = support::decide(&support::probe(&config.cgroup_root, &types));
     let options = LoadOptions {
         only_continue: true,
         ..options(config, tree)
     };
-    let prepared = prepare(&options)?;
+    let prepared = prepare(types, &options)?;
     Ok(Standby { prepared, decision })
 }
 
-/// Loads the kernel programs, those that are not `prepared`, and attaches them; without them the agent still runs,
+/// Loads the kernel programs where no agent that waited has, and attaches them; without them the agent still runs,
 /// from the files alone.
 pub(super) fn load(
     config: &Config,
     tree: &Tree,
-    prepared: Option<Prepared>,
-    decision: &Decision,
-    degradations: &mut Vec<String>,
+    standby: Option<Standby>,
 ) -> Result<Programs, StartError> {
-    let attached = prepared.map(Prepared::attach);
-    let loaded = match attached {
-        Some(Ok(loaded)) => Ok(loaded),
-        Some(Err(error)) => {
-            tracing::warn!(%error, "the kernel programs are loaded anew");
-            load_and_attach(&options(config, tree))
+    let (loaded, decision) = match standby {
+        Some(Standby { prepared, decision }) => {
+            let attached = prepared.attach().or_else(|error| {
+                tracing::warn!(%error, "the kernel programs are loaded anew");
+                load_and_attach(hooks::kernel_types(), &options(config, tree))
+            });
+            (attached, decision)
         }
-        None => load_and_attach(&options(config, tree)),
+        None => {
+            let types = hooks::kernel_types();
+            let decision = support::decide(&support::probe(&config.cgroup_root, &types));
+            (load_and_attach(types, &options(config, tree)), decision)
+        }
     };
+    let mut degradations: Vec<_> = decision.degradations().collect();
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(why) => {
@@ -101,6 +105,7 @@ pub(super) fn load(
                 levels: None,
                 waits: None,
                 profile: Profile::Sampling,
+                degradations,
             });
         }
     };
@@ -138,6 +143,7 @@ pub(super) fn load(
         levels: Some(levels),
         waits: loaded.waits,
         profile,
+        degradations,
     })
 }
 
@@ -199,23 +205,23 @@ fn max_accounts(config: &Config) -> u32 {
     })
 }
 
-fn prepare(options: &LoadOptions) -> Result<Prepared, String> {
+fn prepare(types: Types, options: &LoadOptions) -> Result<Prepared, String> {
     if disabled().iter().any(|what| what == "bpf") {
         return Err("switched off".to_owned());
     }
-    let btf = hooks::kernel_types().map_err(|e| error::chain(&e))?;
-    loader::prepare(btf, options).map_err(|e| error::chain(&e))
+    let types = types.map_err(|e| error::chain(&e))?;
+    loader::prepare(types, options).map_err(|e| error::chain(&e))
 }
 
-fn load_and_attach(options: &LoadOptions) -> Result<loader::Loaded, String> {
-    let attached = match prepare(options)?.attach() {
+fn load_and_attach(types: Types, options: &LoadOptions) -> Result<loader::Loaded, String> {
+    let attached = match prepare(types, options)?.attach() {
         // The maps cannot be kept after all.
         Err(LoadError::Pins(why)) => {
             let unpinned = LoadOptions {
                 pins: None,
                 ..options.clone()
             };
-            let loaded = prepare(&unpinned)?.attach();
+            let loaded = prepare(hooks::kernel_types(), &unpinned)?.attach();
             loaded.map(|loaded| loader::Loaded {
                 unpinned: Some(why),
                 ..loaded

@@ -13,7 +13,7 @@ use crate::{
         types::{Event, EventKind},
     },
     cli::explain,
-    kernel::support,
+    kernel::{hooks, support},
 };
 
 /// The newest layout of a bundle.
@@ -72,7 +72,7 @@ impl Parts {
         }
         this.records(client).await;
         this.explain();
-        let checked = support::decide(&support::probe("/"));
+        let checked = support::decide(&support::probe("/", &hooks::kernel_types()));
         this.take("check.json", serde_json::to_vec_pretty(&checked));
         if let Some(path) = config {
             let read = fs::read_to_string(path).map_err(anyhow::Error::from);

@@ -1,8 +1,13 @@
 //! The object's maps: made, or those that an agent before this one left.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, path::Path, thread};
 
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader, maps::MapError};
+use nix::{
+    errno::Errno,
+    sched::{CloneFlags, unshare},
+    unistd::chroot,
+};
 use podwarden_abi::{Figure, walk_places};
 
 use super::{LoadError, LoadOptions, OBJECT};
@@ -10,6 +15,7 @@ use crate::{
     config::KernelLog,
     kernel::{
         accounts,
+        btf::VMLINUX,
         casts::Casts,
         pins::{PinError, Pins},
         size,
@@ -73,6 +79,23 @@ fn aya_log_level(level: KernelLog) -> u8 {
     }
 }
 
+/// A loader, without the kernel's types where that can be had. It is told which to use only after it has read and parsed
+/// the whole of them, a fifth of the agent's start and tens of MiB; it looks for them under a path that a thread does
+/// not have whose root directory is another one.
+fn loader() -> EbpfLoader<'static> {
+    let aside = || {
+        unshare(CloneFlags::CLONE_FS)?;
+        chroot(Path::new(VMLINUX).parent().ok_or(Errno::ENOENT)?)?;
+        Ok::<_, Errno>(EbpfLoader::new())
+    };
+    let made = thread::spawn(aside).join();
+    match made {
+        Ok(Ok(loader)) => loader,
+        // Without CAP_SYS_CHROOT, say.
+        _ => EbpfLoader::new(),
+    }
+}
+
 fn object(
     options: &LoadOptions,
     globals: &HashMap<&'static str, u64>,
@@ -92,7 +115,7 @@ fn object(
         true => 1,
         false => size::bios(u32::try_from(cpus).unwrap_or(u32::MAX)),
     };
-    let mut loader = EbpfLoader::new();
+    let mut loader = loader();
     loader
         .btf(Some(btf))
         // Task storage, which only the programs use.

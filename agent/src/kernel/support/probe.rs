@@ -21,7 +21,7 @@ use rustix::thread::CapabilitySet;
 
 use super::{CgroupFacts, KernelSupport, Lockdown, Release, Trial, trial};
 use crate::kernel::{
-    btf::{KernelBtf, VMLINUX},
+    btf::{BtfError, KernelBtf, VMLINUX},
     hooks::{self, CHARGE, WALK},
     pins, realtime,
 };
@@ -29,8 +29,8 @@ use crate::kernel::{
 /// What the agent locks at most: its own pages, well below this.
 const LOCKED_BYTES: u64 = 64 << 20;
 
-/// Asks this kernel, for an agent whose `kubepods` is below `cgroup_root`.
-pub fn probe(cgroup_root: &str) -> KernelSupport {
+/// Asks this kernel, whose types are `types`, for an agent whose `kubepods` is below `cgroup_root`.
+pub fn probe(cgroup_root: &str, types: &Result<KernelBtf, BtfError>) -> KernelSupport {
     let release = uname().map(|names| names.release().to_string_lossy().into_owned());
     let release = Release::parse(&release.unwrap_or_default());
     let capabilities = rustix::thread::capabilities(None).ok().map(|c| c.effective);
@@ -53,8 +53,8 @@ pub fn probe(cgroup_root: &str) -> KernelSupport {
         bpf_fs: Some(pins::is_bpf_fs(Path::new(pins::BPF_FS))),
         bpf_stats: flag(Path::new("/proc/sys/kernel/bpf_stats_enabled")),
     };
-    match hooks::kernel_types() {
-        Ok(btf) => ask_btf(&mut support, &btf),
+    match types {
+        Ok(btf) => ask_btf(&mut support, btf),
         Err(error) => {
             tracing::debug!(%error, "no kernel types");
         }
