@@ -49,8 +49,7 @@ pub(crate) fn become_with(
 
 /// The same for what starts no agent here, and so takes no root.
 pub(crate) fn become_it(workspace: &Workspace, words: &[&str], args: &[OsString]) -> Result<()> {
-    build::kernel_programs(workspace)?;
-    build::release(workspace)?;
+    build::all(workspace)?;
     let program = workspace.e2e();
     let error = Command::new(&program).args(words).args(args).exec();
     Err(error).with_context(|| format!("start {}", program.display()))

@@ -63,12 +63,11 @@ fn prepare(workspace: &Workspace, cases: &Request, with_unit: bool) -> Result<()
         setup::for_metrics(workspace);
         setup::for_page(workspace);
     }
-    // First, since the agent embeds them: built later, they would have it built twice.
-    build::kernel_programs(workspace)?;
-    if cases.anywhere() {
-        build::release(workspace)?;
+    match cases.anywhere() {
+        true => build::all(workspace),
+        // The agent embeds them: built later, they would have it built twice.
+        false => build::kernel_programs(workspace),
     }
-    Ok(())
 }
 
 /// Runs the stages into `report`.

@@ -233,9 +233,12 @@ state = "{dir}/state"
     )
 }
 
-/// Starts it. `/run` is its own too: shims and network namespaces have their files there.
+/// Starts it. `/run` and `/var/lib` are its own too: shims, network namespaces and network plugins have their files there.
+/// Without `-n`, mount(8) makes a directory of its own in the machine's `/run`.
 fn launch(dir: &Path, config: &Path) -> Result<Child> {
     let log = File::create(dir.join("log"))?;
+    let lib = dir.join("lib");
+    fs::create_dir(&lib).with_context(|| format!("create {}", lib.display()))?;
     let mut command = Command::new("unshare");
     command
         .args([
@@ -249,9 +252,9 @@ fn launch(dir: &Path, config: &Path) -> Result<Child> {
         .args([
             "sh",
             "-c",
-            r#"mount -t tmpfs tmpfs /run && exec containerd -c "$0""#,
+            r#"mount -n -t tmpfs tmpfs /run && mount -n --bind "$1" /var/lib && exec containerd -c "$0""#,
         ])
-        .arg(config)
+        .args([config, &lib])
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);

@@ -227,9 +227,10 @@ impl Cgroup {
             .dirs()
             .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
             .flat_map(|text| {
-                text.lines()
-                    .filter_map(|line| line.parse().ok())
-                    .collect::<Vec<_>>()
+                // One that is reaped meanwhile has 0 there (`cgroup_procs_show`, kernel/cgroup/cgroup.c): to kill(2) that
+                // is the caller's process group.
+                let pids = text.lines().filter_map(|line| line.parse().ok());
+                pids.filter(|pid| *pid != 0).collect::<Vec<_>>()
             })
             .collect();
         pids.sort_unstable();

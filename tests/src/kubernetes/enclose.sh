@@ -4,10 +4,11 @@
 set -eu
 dir=$1 daemons=$2
 
-# A kubelet's mounts are seen by the runtime and by pods.
-mount --make-rshared /
+# A kubelet's mounts are seen by the runtime and by pods. Without -n, mount(8) makes a directory of its own in /run, which
+# is still the machine's.
+mount -n --make-rshared /
 if [ -n "$daemons" ]; then
-    mount -t tmpfs tmpfs /run
+    mount -n -t tmpfs tmpfs /run
 fi
 for place in /var/lib /var/log; do
     mkdir -p "$dir$place"
