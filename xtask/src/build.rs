@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use xtask::paths::Workspace;
 use xtask::step::step;
 use xtask::{cmd, setup};
@@ -21,6 +24,11 @@ const PACKAGES: [&str; 5] = [
     "xtask",
 ];
 
+/// What cargo writes of the libraries.
+const LIBRARIES_LOG: &str = "libraries.log";
+/// How often it is looked at.
+const POLL: Duration = Duration::from_millis(200);
+
 /// The kernel programs, and before them what building them takes.
 pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
     setup::for_build(workspace)?;
@@ -30,17 +38,42 @@ pub(crate) fn kernel_programs(workspace: &Workspace) -> Result<()> {
 /// All of it. While the kernel programs are built, and what that takes is fetched and installed, CPUs are idle: the
 /// libraries of the agent and of the cases are built beside them.
 pub(crate) fn all(workspace: &Workspace) -> Result<()> {
-    // What goes wrong here does so again, and is told, when they are built with the packages that need them.
-    let mut beside = start_libraries(workspace).ok();
+    // What goes wrong with them does so again, and is told, when they are built with the packages that need them.
+    let mut libraries = start_libraries(workspace).ok();
     let programs = kernel_programs(workspace);
-    if let Some(libraries) = &mut beside {
+    if let Some(libraries) = &mut libraries {
         if programs.is_err() {
-            libraries.kill().context("end the build of the libraries")?;
+            let _ = libraries.kill();
         }
-        libraries.wait().context("wait for the libraries")?;
+        let _ = step("build the libraries", || {
+            follow(libraries, &workspace.logs().join(LIBRARIES_LOG))
+        });
     }
     programs?;
     release(workspace)
+}
+
+/// Waits until a build ends; a person is shown what it does.
+fn follow(build: &mut Child, log: &Path) -> Result<()> {
+    let mut terminal = std::io::stderr();
+    let is_watched = terminal.is_terminal();
+    let status = loop {
+        if let Some(status) = build.try_wait().context("wait for cargo")? {
+            break status;
+        }
+        if is_watched {
+            let written = cmd::tail(log);
+            let line = written.lines().last().unwrap_or_default();
+            // Over the line before it.
+            write!(terminal, "\r\x1b[2K{line}").context("write to the terminal")?;
+        }
+        thread::sleep(POLL);
+    };
+    if is_watched {
+        write!(terminal, "\r\x1b[2K").context("write to the terminal")?;
+    }
+    ensure!(status.success(), "cargo ended with {status}");
+    Ok(())
 }
 
 /// Begins to build what our packages that run on this machine use of others', with the features that they have there.
@@ -52,7 +85,7 @@ fn start_libraries(workspace: &Workspace) -> Result<Child> {
         .collect();
     let lines = cmd::cargo_tree(workspace.root(), "{p}", &args)?;
     let specs: BTreeSet<String> = lines.iter().filter_map(|line| spec(line)).collect();
-    let path = workspace.logs().join("libraries.log");
+    let path = workspace.logs().join(LIBRARIES_LOG);
     cmd::create_parent(&path)?;
     let log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
     let mut cargo = cmd::cargo();
