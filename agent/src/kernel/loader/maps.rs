@@ -80,7 +80,7 @@ fn aya_log_level(level: KernelLog) -> u8 {
 }
 
 /// A loader, without the kernel's types where that can be had. It is told which to use only after it has read and parsed
-/// the whole of them, a fifth of the agent's start and tens of MiB; it looks for them under a path that a thread does
+/// the whole of them, a fifth of the agent's start and 10 MiB; it looks for them under a path that a thread does
 /// not have whose root directory is another one.
 fn loader() -> EbpfLoader<'static> {
     let aside = || {
