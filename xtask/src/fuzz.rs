@@ -88,10 +88,10 @@ pub(crate) fn smoke(workspace: &Workspace, report: &mut Report) {
 }
 
 /// Sees that the lock files of the targets' packages fit the workspace, which has lock files of its own: a dependency
-/// that a crate gains belongs into both. Reads what is here already.
+/// that a crate gains belongs into both. On a machine that has never built them, cargo asks the registry.
 pub(crate) fn lock_files(workspace: &Workspace) -> Result<()> {
     PACKAGES.into_iter().try_for_each(|package| {
-        let update = ["update", "--quiet", "--workspace", "--locked", "--offline"];
+        let update = ["update", "--quiet", "--workspace", "--locked"];
         let mut update = cargo(workspace, package, &update);
         cmd::run(&mut update).with_context(|| format!("the lock file of {package}"))
     })
