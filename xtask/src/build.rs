@@ -41,13 +41,16 @@ pub(crate) fn all(workspace: &Workspace) -> Result<()> {
     // What goes wrong with them does so again, and is told, when they are built with the packages that need them.
     let mut libraries = start_libraries(workspace).ok();
     let programs = kernel_programs(workspace);
-    if let Some(libraries) = &mut libraries {
-        if programs.is_err() {
+    match &mut libraries {
+        Some(libraries) if programs.is_err() => {
             let _ = libraries.kill();
+            let _ = libraries.wait();
         }
-        let _ = step("build the libraries", || {
-            follow(libraries, &workspace.logs().join(LIBRARIES_LOG))
-        });
+        Some(libraries) => {
+            let log = workspace.logs().join(LIBRARIES_LOG);
+            let _ = step("build the libraries", || follow(libraries, &log));
+        }
+        None => {}
     }
     programs?;
     release(workspace)

@@ -52,6 +52,13 @@ pub(super) struct Programs {
 /// The kernel's types, or why they are not known.
 type Types = Result<KernelBtf, BtfError>;
 
+/// Reads the kernel's types, and asks the kernel what it takes.
+fn ask(config: &Config) -> (Types, Decision) {
+    let types = hooks::kernel_types();
+    let decision = support::decide(&support::probe(&config.cgroup_root, &types));
+    (types, decision)
+}
+
 /// The programs of an agent that waits for the one at work, attached to nothing.
 pub(in crate::agent) struct Standby {
     prepared: Prepared,
@@ -61,8 +68,7 @@ pub(in crate::agent) struct Standby {
 /// Loads the kernel programs while another agent works, and changes nothing of its own; the error says why that waits
 /// until this agent has the root.
 pub(in crate::agent) fn stand_by(config: &Config, tree: &Tree) -> Result<Standby, String> {
-    let types = hooks::kernel_types();
-    let decision = support::decide(&support::probe(&config.cgroup_root, &types));
+    let (types, decision) = ask(config);
     let options = LoadOptions {
         only_continue: true,
         ..options(config, tree)
@@ -87,8 +93,7 @@ pub(super) fn load(
             (attached, decision)
         }
         None => {
-            let types = hooks::kernel_types();
-            let decision = support::decide(&support::probe(&config.cgroup_root, &types));
+            let (types, decision) = ask(config);
             (load_and_attach(types, &options(config, tree)), decision)
         }
     };

@@ -80,8 +80,8 @@ fn aya_log_level(level: KernelLog) -> u8 {
 }
 
 /// A loader, without the kernel's types where that can be had. It is told which to use only after it has read and parsed
-/// the whole of them, a fifth of the agent's start and 10 MiB; it looks for them under a path that a thread does
-/// not have whose root directory is another one.
+/// the whole of them, 28 ms of CPU time and 10 MiB; it looks for them under a path that a thread does not have whose root
+/// directory is another one.
 fn loader() -> EbpfLoader<'static> {
     let aside = || {
         unshare(CloneFlags::CLONE_FS)?;
