@@ -6,6 +6,8 @@ mod remove;
 
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use crate::{CgroupPath, Controller, Error, Hierarchies, Result, io, name, slice};
 
 pub use create::Created;
@@ -122,11 +124,11 @@ impl Tree {
             .ok_or_else(|| Error::malformed(path, "process ids"))
     }
 
-    /// True while there is a process or another cgroup in a cgroup, in any hierarchy: it cannot be
+    /// True while there is a process in a cgroup or in one below it, in any hierarchy: it cannot be
     /// removed then. False for one that does not exist.
     pub fn is_in_use(&self, cgroup: &CgroupPath) -> Result<bool> {
         for hierarchy in &self.used {
-            if holds_anything(&self.below(&hierarchy.mount, cgroup)?)? {
+            if holds_processes(&self.below(&hierarchy.mount, cgroup)?)? {
                 return Ok(true);
             }
         }
@@ -184,6 +186,25 @@ pub(crate) fn directory_id(path: &Path) -> Result<u64> {
     rustix::fs::stat(path)
         .map(|stat| stat.st_ino)
         .map_err(|e| Error::os("look up", path, e))
+}
+
+/// True when there are processes in a cgroup's directory or in one below it; false when it is gone.
+fn holds_processes(directory: &Path) -> Result<bool> {
+    let processes = match io::read_text(&directory.join(PROCS)) {
+        Err(error) if error.is_gone() => return Ok(false),
+        // Part of a threaded subtree: the first cgroup of it lists its processes.
+        Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => return Ok(false),
+        processes => processes?,
+    };
+    if !processes.is_empty() {
+        return Ok(true);
+    }
+    for (name, _) in sub_directories(directory)? {
+        if holds_processes(&directory.join(name))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// True when a cgroup's directory has processes in it or cgroups below it; false when it is gone.

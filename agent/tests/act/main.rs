@@ -219,32 +219,44 @@ fn a_refused_value_stops_no_other_pod_and_is_tried_again() {
 }
 
 #[test]
-fn a_pod_is_removed_when_nothing_is_in_it_and_only_what_was_made() {
+fn a_pod_is_removed_with_what_a_runtime_left_when_no_process_is_in_it() {
     let Some(mut world) = World::new("removed") else {
         return;
     };
-    world.pods = vec![pod("used", 200), pod("nested", 200), pod("empty", 200)];
+    world.pods = ["used", "nested", "left", "empty"]
+        .map(|uid| pod(uid, 200))
+        .to_vec();
     world.pass();
-    let [used, nested, empty] = [0, 1, 2].map(|i| world.path(i));
-    let sleeper = Sleeper::start();
-    let attach = Attach::open(&world.tree, used.as_str());
-    attach.put(sleeper.0.id().to_string().as_bytes()).unwrap();
-    let theirs = format!("{nested}/container");
-    let _made_by_others = world.tree.create(&theirs.as_str().into()).unwrap();
+    let [used, nested, left, empty] = [0, 1, 2, 3].map(|i| world.path(i));
+    let container = |pod: &CgroupPath| {
+        let path = CgroupPath::from(format!("{pod}/container").as_str());
+        let _made_by_others = world.tree.create(&path).unwrap();
+        path
+    };
+    let [running, _gone] = [&nested, &left].map(container);
+    let sleepers = [&used, &running].map(|place| {
+        let sleeper = Sleeper::start();
+        let attach = Attach::open(&world.tree, place.as_str());
+        attach.put(sleeper.0.id().to_string().as_bytes()).unwrap();
+        sleeper
+    });
 
     world.pods.clear();
     let performed = world.pass();
     assert_eq!((performed.postponed, performed.failed), (2, 0));
-    assert!(world.tree.id(&empty.as_str().into()).is_err());
-    assert!(world.tree.id(&used.as_str().into()).is_ok());
-    assert!(world.tree.id(&theirs.as_str().into()).is_ok());
+    for gone in [&left, &empty] {
+        assert!(world.tree.id(gone).is_err(), "{gone} is still there");
+    }
+    for stays in [&used, &running] {
+        assert!(world.tree.id(stays).is_ok(), "{stays} is gone");
+    }
 
-    drop(sleeper);
-    world.tree.remove(&theirs.as_str().into()).unwrap();
+    drop(sleepers);
     assert!(!world.pass().is_incomplete());
-    assert!(world.tree.id(&used.as_str().into()).is_err());
-    assert!(world.tree.id(&nested.as_str().into()).is_err());
-    assert_eq!(world.writes().removed, 3);
+    for gone in [&used, &nested] {
+        assert!(world.tree.id(gone).is_err(), "{gone} is still there");
+    }
+    assert_eq!(world.writes().removed, 4);
     let tally = world.actor.counters().now();
     let deletes = tally.of(Operation::Delete);
     assert_eq!(deletes.of(Outcome::Unchanged), 2);

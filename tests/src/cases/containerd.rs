@@ -17,6 +17,7 @@ use crate::containerd::{
 };
 use crate::harness::{Node, Options, PodSpec, eventually, state_of, until};
 
+mod gone;
 mod graceful;
 
 pub(super) const CASES: &[Case] = &[
@@ -26,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case("containerd_sandbox_killed", containerd_sandbox_killed),
     case("containerd_sandbox_holds_all", containerd_sandbox_holds_all),
     case("containerd_graceful", graceful::containerd_graceful),
-    case("containerd_pod_gone", containerd_pod_gone),
+    case("containerd_pod_gone", gone::containerd_pod_gone),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -155,8 +156,7 @@ impl Scene {
         })
     }
 
-    /// Waits until the pod is torn down, and looks that it was in the right order and that nothing is left
-    /// but what only the runtime's owner removes.
+    /// Waits until the pod is torn down, and looks that it was in the right order.
     fn torn_down(&self, containerd: &Containerd) -> Result<()> {
         eventually(TEARDOWN, || {
             let state = containerd.state_of(&self.pod)?;
@@ -174,17 +174,28 @@ impl Scene {
             own == [("ADD", true), ("DEL", true)],
             "the network plugin saw {own:?}"
         );
-        let left = self.pod.cgroup.children();
-        let left: Vec<_> = left.iter().map(|one| (one.path(), one.procs())).collect();
-        ensure!(left.is_empty(), "cgroups are left: {left:?}");
         // Only now is there nothing left to do for it.
         expect_delivered(&self.world, &[&self.spec])
+    }
+
+    /// Looks that the runtime has removed its containers' cgroups.
+    fn left_nothing(&self, containerd: &Containerd) -> Result<()> {
+        let left = self.pod.cgroup.children();
+        let left: Vec<_> = left.iter().map(|one| (one.path(), one.procs())).collect();
+        ensure!(
+            left.is_empty(),
+            "cgroups are left: {left:?}; the runtime says {:?}",
+            containerd.said(&self.pod.sandbox)
+        );
+        Ok(())
     }
 
     fn finish(self, containerd: &Containerd) -> Result<()> {
         containerd.remove(&self.pod)?;
         self.world.server.remove_pod(NAMESPACE, &self.spec.name)?;
         self.world.node.expect_pods(&[])?;
+        let is_gone = || self.pod.cgroup.dirs().all(|dir| !dir.exists());
+        until(self.node().limit(), "the end of the pod's cgroup", is_gone)?;
         self.world.node.finish()
     }
 }
@@ -282,6 +293,7 @@ fn evict_once(context: &Context, containerd: &Containerd) -> Result<()> {
     containerd.hang(false)?;
     result?;
     scene.torn_down(containerd)?;
+    scene.left_nothing(containerd)?;
     ensure!(!is_running(sandbox), "the sandbox lives on");
     scene.finish(containerd)
 }
@@ -319,11 +331,13 @@ fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> 
     })?;
     scene.go()?;
     scene.evicted()?;
-    scene.torn_down(containerd)
+    scene.torn_down(containerd)?;
+    scene.left_nothing(containerd)
 }
 
 /// A runtime whose sandbox is a virtual machine has the workload in the sandbox's cgroup (Kata Containers with
-/// `sandbox_cgroup_only`): there it is killed, though the runtime calls it a sandbox.
+/// `sandbox_cgroup_only`): there it is killed, though the runtime calls it a sandbox. runc leaves that cgroup if its
+/// last process takes more than 150 ms to free its memory, 2 GiB or so; here one more is left for sure. They go with the pod.
 fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context)?;
     let scene = Scene::by_handler(OTHER_HANDLER, context, &containerd)?;
@@ -341,59 +355,6 @@ fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
     scene.evicted()?;
     scene.end(|| held.procs())?;
     scene.torn_down(&containerd)?;
+    scene.pod.cgroup.child("left").create()?;
     scene.finish(&containerd)
-}
-
-/// A pod is gone from its source: it is asked to end, its sandbox is taken down last, and a pod that only the runtime has
-/// heard of runs on.
-fn containerd_pod_gone(context: &Context) -> Result<()> {
-    let containerd = Containerd::start(context)?;
-    let mut world = World::with(context, options(&containerd.socket()), |_| Ok(()))?;
-    world.ready(context)?;
-    let go = world.node.sandbox.dir().join("go");
-    fs::create_dir(&go)?;
-    let run = |world: &World, spec: &PodSpec, script: &str| {
-        let cgroup = world.node.cgroup_of(spec);
-        until(world.node.limit(), "the pod's cgroup", || cgroup.exists())?;
-        containerd.run_pod(spec, &cgroup, &go, script)
-    };
-    let spec = PodSpec::best_effort("leaving");
-    world.add(&spec)?;
-    let polite = "trap 'echo asked > /go/asked; exit 0' TERM; while :; do usleep 10000; done";
-    let pod = run(&world, &spec, polite)?;
-    let stranger = PodSpec::best_effort("stranger").in_namespace("elsewhere");
-    world.node.cgroup_of(&stranger).create()?;
-    let other = run(&world, &stranger, "sleep 1000")?;
-    for spec in [&spec, &stranger] {
-        world.node.expect(&spec.uid, |stats| {
-            ensure!(stats.containers.len() == 2, "{:?}", stats.containers);
-            Ok(())
-        })?;
-    }
-    world.server.remove_pod(NAMESPACE, &spec.name)?;
-    eventually(TEARDOWN, || {
-        let state = containerd.state_of(&pod)?;
-        ensure!(state == (false, false), "ready and running: {state:?}");
-        let asked = containerd.asked()?;
-        let own = asked.iter().filter(|one| one.sandbox == pod.sandbox);
-        let own: Vec<_> = own
-            .map(|one| (one.command.as_str(), one.has_namespace))
-            .collect();
-        ensure!(
-            own == [("ADD", true), ("DEL", true)],
-            "the network plugin saw {own:?}"
-        );
-        Ok(())
-    })?;
-    ensure!(
-        go.join("asked").exists(),
-        "it was killed without being asked"
-    );
-    let state = containerd.state_of(&other)?;
-    ensure!(state == (true, true), "the other is {state:?}");
-    containerd.remove(&pod)?;
-    containerd.remove(&other)?;
-    let cgroup = world.node.cgroup_of(&stranger);
-    eventually(world.node.limit(), || cgroup.remove())?;
-    world.node.finish()
 }

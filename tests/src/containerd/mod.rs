@@ -119,6 +119,13 @@ impl Containerd {
         cni::asked(&self.dir.path().join("cni"))
     }
 
+    /// What it logged of a container, or of what has its id in its name.
+    pub(crate) fn said(&self, id: &str) -> Vec<String> {
+        let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let lines = log.lines().filter(|line| line.contains(id));
+        lines.map(str::to_owned).collect()
+    }
+
     /// One call of CRI.
     pub(crate) fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A>
     where

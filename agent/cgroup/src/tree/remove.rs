@@ -40,6 +40,22 @@ impl Tree {
         outcome
     }
 
+    /// Removes all cgroups below one from every hierarchy, deepest first, and not itself: what a runtime left, for
+    /// one that is gone whatever made it. What is busy is tried again for at most 50 ms. `EBUSY` when there are processes in
+    /// one of them, or something is mounted on it; every hierarchy is tried; the first error is returned.
+    pub fn remove_children(&self, cgroup: &CgroupPath) -> Result<()> {
+        let deadline = Instant::now() + EMPTY_LIMIT;
+        let mut outcome = Ok(());
+        for hierarchy in &self.used {
+            let path = self.below(&hierarchy.mount, cgroup)?;
+            for (name, _) in sub_directories(&path)? {
+                let child = path.join(name);
+                outcome = outcome.and(retry_busy(deadline, || remove_below(&child)));
+            }
+        }
+        outcome
+    }
+
     /// Removes directories that [`Tree::create`] made, the last one first, and nothing below them
     /// that others made. What is busy is tried again for at most 50 ms. `EBUSY` when there are processes or cgroups in
     /// one of them, or something is mounted on it; all others are removed.

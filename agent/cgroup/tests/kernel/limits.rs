@@ -276,7 +276,7 @@ fn huge_pages_of_every_size_are_limited() {
 }
 
 #[test]
-fn a_cgroup_is_in_use_while_there_is_something_in_it() {
+fn a_cgroup_is_in_use_while_there_is_a_process_in_it_or_below_it() {
     let Some(sandbox) = Sandbox::new() else {
         return;
     };
@@ -285,10 +285,10 @@ fn a_cgroup_is_in_use_while_there_is_something_in_it() {
     sandbox.cgroup("pod");
     assert!(!tree.is_in_use(&"pod".into()).unwrap());
     sandbox.cgroup("pod/container");
-    assert!(tree.is_in_use(&"pod".into()).unwrap());
-    assert!(!tree.is_in_use(&"pod/container".into()).unwrap());
+    assert!(!tree.is_in_use(&"pod".into()).unwrap());
     let victim = Victim::sleeper(&Attach::open(tree, "pod/container"));
     assert!(tree.is_in_use(&"pod/container".into()).unwrap());
+    assert!(tree.is_in_use(&"pod".into()).unwrap());
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };
     assert_eq!(victim.ended_by(), Some(libc::SIGKILL));

@@ -150,6 +150,34 @@ fn remove_goes_bottom_up_and_is_idempotent() {
 }
 
 #[test]
+fn children_are_removed_but_for_those_with_processes() {
+    let Some(sandbox) = Sandbox::new() else {
+        return;
+    };
+    let tree = &sandbox.tree;
+    sandbox.cgroup("pod/left/nested");
+    sandbox.cgroup("pod/used");
+    let victim = Victim::sleeper(&Attach::open(tree, "pod/used"));
+    eventually("the process is in the cgroup", || {
+        tree.procs(&"pod/used".into()).unwrap() == [victim.pid]
+    });
+    let busy = tree.remove_children(&"pod".into()).unwrap_err();
+    assert_eq!(busy.errno(), Some(Errno::BUSY));
+    assert!(sandbox.directories("pod/left").is_empty());
+    assert!(!sandbox.directories("pod/used").is_empty());
+
+    // SAFETY: a signal to our own child.
+    unsafe { libc::kill(victim.pid as i32, libc::SIGKILL) };
+    assert_eq!(victim.ended_by(), Some(libc::SIGKILL));
+    eventually("what was used is removed", || {
+        tree.remove_children(&"pod".into()).is_ok()
+    });
+    assert!(sandbox.directories("pod/used").is_empty());
+    assert!(!sandbox.directories("pod").is_empty());
+    tree.remove_children(&"gone".into()).unwrap();
+}
+
+#[test]
 fn remove_waits_for_the_dying() {
     let Some(sandbox) = Sandbox::new() else {
         return;

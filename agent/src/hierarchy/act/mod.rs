@@ -251,7 +251,7 @@ impl Actor {
                 Ok(Outcome::Done)
             }
             Ok(Done::Written) => Ok(Outcome::Done),
-            // Processes are gone first, and so are cgroups below it, which are not ours.
+            // Its processes are gone first.
             Ok(Done::InUse) => Ok(Outcome::Unchanged),
             Ok(Done::Removed) => {
                 // The process that creates it again keeps it.

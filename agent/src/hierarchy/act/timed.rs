@@ -76,7 +76,7 @@ pub(super) enum Done {
     /// A container's start would fail by it.
     HeldBack,
     Removed,
-    /// It stays: there are processes or cgroups in it.
+    /// It stays: there are processes in it.
     InUse,
 }
 
@@ -107,7 +107,11 @@ impl Call {
             What::Write(setting) if holds_back(tree, path, setting) => Ok(Done::HeldBack),
             What::Write(setting) => backend.write(tree, path, setting).map(|()| Done::Written),
             What::Remove(_) if tree.is_in_use(path)? => Ok(Done::InUse),
-            What::Remove(made) => backend.remove(tree, path, made).map(|()| Done::Removed),
+            // A runtime gives up on a cgroup whose processes take their time to end. The kubelet removes what it left.
+            What::Remove(made) => tree
+                .remove_children(path)
+                .and_then(|()| backend.remove(tree, path, made))
+                .map(|()| Done::Removed),
             What::RemoveUnused(made) => {
                 backend.remove_unused(tree, made.clone());
                 Ok(Done::Removed)

@@ -60,5 +60,6 @@ fn end_gracefully(context: &Context, containerd: &Containerd, heeds: bool) -> Re
     );
     expect_status(&scene.world, &scene.spec)?;
     scene.torn_down(containerd)?;
+    scene.left_nothing(containerd)?;
     scene.finish(containerd)
 }
