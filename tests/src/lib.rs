@@ -7,11 +7,12 @@
 //!  apiserver a stand-in for the API server, with its faults
 //!  containerd a real container runtime, with a network plugin
 //!  kubernetes a real cluster of one node
-//!  workload  the processes inside the pods; `e2e workload`, started by the cases
 //!  demo      three tiers of real processes and an eviction, for a person to watch; `e2e demo`
 //!  bench     what podwarden costs; `e2e bench`
 //!  machine   virtual machines: the same cases on other kernels; `e2e machine`, called by cargo xtask
 //! ```
+//!
+//! The processes inside the pods are the package `workload`; the cases start them as `e2e workload`.
 //!
 //! A library, so that it is compiled while the agent's own is still being generated: a program is only once all that it
 //! consists of is there.
@@ -34,7 +35,6 @@ mod machine;
 #[cfg(test)]
 mod outage;
 mod runner;
-mod workload;
 
 #[derive(Parser)]
 #[command(version, about)]

@@ -16,11 +16,12 @@ use xtask::{cmd, setup};
 use crate::ebpf;
 
 /// Those of our packages that run on this machine and use others'.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 6] = [
     "podwarden",
     "podwarden-cgroup",
     "podwarden-policy",
     "e2e",
+    "workload",
     "xtask",
 ];
 

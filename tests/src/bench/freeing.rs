@@ -22,7 +22,7 @@ use crate::harness::{
     self, Cgroup, Workload, catch_signals, check_interrupt, make_fifo, monotonic, remove_stale,
     sleep,
 };
-use crate::workload::latency::{EVERY_US, Lateness, WORKS_A_SECOND};
+use workload::latency::{EVERY_US, Lateness, WORKS_A_SECOND};
 
 const MIB: u64 = 1 << 20;
 /// The victim's, which holds 2 GiB with them.

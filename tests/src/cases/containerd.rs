@@ -337,7 +337,7 @@ fn kill_sandbox_and_evict(scene: &Scene, containerd: &Containerd) -> Result<()> 
 
 /// A runtime whose sandbox is a virtual machine has the workload in the sandbox's cgroup (Kata Containers with
 /// `sandbox_cgroup_only`): there it is killed, though the runtime calls it a sandbox. runc leaves that cgroup if its
-/// last process takes more than 150 ms to free its memory, 2 GiB or so; here one more is left for sure. They go with the pod.
+/// last process takes more than 150 ms to free its memory; here another one is left for sure. Both go with the pod's.
 fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context)?;
     let scene = Scene::by_handler(OTHER_HANDLER, context, &containerd)?;
@@ -351,10 +351,10 @@ fn containerd_sandbox_holds_all(context: &Context) -> Result<()> {
         ensure!(pids.is_empty(), "processes {pids:?} are in the workload");
         Ok(())
     })?;
+    scene.pod.cgroup.child("left").create()?;
     scene.go()?;
     scene.evicted()?;
     scene.end(|| held.procs())?;
     scene.torn_down(&containerd)?;
-    scene.pod.cgroup.child("left").create()?;
     scene.finish(&containerd)
 }

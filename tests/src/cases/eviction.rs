@@ -7,7 +7,7 @@ use podwarden::api::types::{EventKind, Eviction};
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
-use crate::workload::stamps::Stamps;
+use workload::stamps::Stamps;
 
 pub(super) const CASES: &[Case] = &[
     case("eviction_enforce", eviction_enforce),

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Cgroup, Sandbox, Workload, monotonic, until};
-use crate::workload::stamps::Stamps;
+use workload::stamps::Stamps;
 
 pub(super) const CASES: &[Case] = &[
     case(

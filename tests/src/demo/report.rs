@@ -5,7 +5,7 @@ use std::fmt;
 use podwarden::api::types::{Eviction, NodeStats};
 use serde::Serialize;
 
-use crate::workload::stamps::Stamp;
+use workload::stamps::Stamp;
 
 const MIB: f64 = (1u64 << 20) as f64;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually};
-use crate::workload::stamps::Stamps;
+use workload::stamps::Stamps;
 
 /// What the hog fills per second, MiB.
 pub(super) const RATE: u64 = 200;

@@ -29,10 +29,11 @@ mod wait;
 mod workload;
 mod writes;
 
+pub(crate) use ::workload::clock::monotonic;
 pub(crate) use agent::{Agent, NODE, Options};
 pub(crate) use bpf::{DISK_PROGRAMS, KernelMemory, Objects, files_below};
 pub(crate) use cgroup::{Cgroup, Memory};
-pub(crate) use clock::{kernel_release, monotonic, nanos as clock_nanos, wall_nanos};
+pub(crate) use clock::{kernel_release, wall_nanos};
 pub(crate) use container::{Container, Shipped};
 pub(crate) use fifo::make_fifo;
 pub(crate) use http::{

@@ -17,7 +17,7 @@ use super::cgroup::Cgroup;
 use super::schedstat::SchedStat;
 use super::standstill::state_of;
 use super::wait::eventually;
-use crate::workload::Done;
+use workload::Done;
 
 /// What a new process is told once it is in its cgroup, and what it is told where that failed.
 const ENTERED: u8 = 1;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::harness::{make_fifo, monotonic};
-use crate::workload::latency::{MESSAGE, Piece, exact_sleep, micros};
+use workload::latency::{MESSAGE, Piece, exact_sleep, micros};
 
 /// Requests go round these.
 const CONNECTIONS: usize = 4;

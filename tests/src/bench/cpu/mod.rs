@@ -20,7 +20,7 @@
 //! protected pod works; the quantiles are of what was due 2 s later and after. Each is the median of those of all runs:
 //! on a machine that shares its host, a run in which the host took a CPU away tells of the host alone.
 //!
-//! The pods' root has the weight beside the node's other processes that a kubelet gives `kubepods`.
+//! The pods' root has the weight beside the node's other processes that a kubelet gives `kubepods`, or a multiple of it.
 //!
 //! `BACK` is how long after the best-effort work began a second begins in which p99 is at most 1.15 times that of the work
 //! alone. The free CPU is what the machine has without what the protected pod and everything outside the two pods use.
@@ -57,6 +57,9 @@ pub(super) struct Cpu {
     /// Whether the protected pod has a CPU limit, of 500m.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Limit::value_variants().to_vec())]
     limit: Vec<Limit>,
+    /// The weight of the cgroup above all pods, times that of `kubepods`.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    root_weight: u64,
     /// How long each run measures.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
@@ -183,7 +186,8 @@ impl Cpu {
         for run in 1..=self.runs {
             for row in &mut rows {
                 check_interrupt()?;
-                let measured = scene::measure(&context, row.setting, self.seconds);
+                let measured =
+                    scene::measure(&context, row.setting, self.root_weight, self.seconds);
                 let measured = measured.with_context(|| format!("run {run} of {row}"))?;
                 row.add(measured);
                 eprintln!("{row}");

@@ -201,7 +201,7 @@ pub(super) fn write(path: &Path, rows: &[Row]) -> Result<()> {
 mod tests {
     use super::super::{App, Limit, Load};
     use super::*;
-    use crate::workload::latency::Piece;
+    use workload::latency::Piece;
 
     const SETTING: Setting = Setting {
         app: App::Probe,

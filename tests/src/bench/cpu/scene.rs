@@ -16,7 +16,7 @@ use crate::cases::Context;
 use crate::harness::{
     Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, monotonic, sleep,
 };
-use crate::workload::latency::{EVERY_US, Lateness, Piece, WORKS_A_SECOND};
+use workload::latency::{EVERY_US, Lateness, Piece, WORKS_A_SECOND};
 
 /// The protected pod's limit in a period of 100 ms, microseconds, and its request.
 const LIMIT_US: u64 = 50_000;
@@ -61,9 +61,14 @@ struct Beside {
     used: Used,
 }
 
-pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Result<Measured> {
+pub(super) fn measure(
+    context: &Context,
+    setting: Setting,
+    root_weight: u64,
+    seconds: u32,
+) -> Result<Measured> {
     let mut node = Node::start(context, &options(setting))?;
-    weigh(&node.sandbox.root)?;
+    weigh(&node.sandbox.root, root_weight)?;
     let protected = node.pod(match setting.limit {
         Limit::None => PodSpec::new("web", Qos::Burstable, REQUEST, "64Mi"),
         Limit::Half => PodSpec::new("web", Qos::Guaranteed, REQUEST, "64Mi"),
@@ -142,10 +147,10 @@ fn begin_beside(pod: &Pod, tier: &Cgroup, setting: Setting) -> Result<Beside> {
     })
 }
 
-/// Gives the cgroup above all pods the weight beside the node's other processes that a kubelet gives `kubepods` on a
-/// machine of so many CPUs; a new cgroup has that of one.
-fn weigh(root: &Cgroup) -> Result<()> {
-    let shares = convert::milli_to_shares(all_cpus());
+/// Gives the cgroup above all pods so many times the weight beside the node's other processes that a kubelet gives
+/// `kubepods` on a machine of so many CPUs; a new cgroup has that of one.
+fn weigh(root: &Cgroup, times: u64) -> Result<()> {
+    let shares = convert::milli_to_shares(MilliCpu(all_cpus().0 * times));
     let path = file(root, Controller::Cpu, WEIGHT)?;
     let wanted = match path.ends_with(WEIGHT.0) {
         true => shares.0,

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::MIB;
 use super::scope::OomdUnit;
 use crate::harness::{Cgroup, check_interrupt, sleep};
-use crate::workload::VICTIM_NAMES;
+use workload::VICTIM_NAMES;
 
 /// Their programs and nohang's default configuration, below the root of the packages.
 const EARLYOOM: &str = "usr/bin/earlyoom";

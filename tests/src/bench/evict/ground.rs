@@ -16,7 +16,7 @@ use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, sleep, thread_id, until,
 };
-use crate::workload::stamps::Stamps;
+use workload::stamps::Stamps;
 
 /// Held by the two bystanders, MiB.
 pub(super) const BYSTANDERS: [(&str, u64); 2] =

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::MIB;
 use super::sampler::Sample;
 use super::signals::Sent;
-use crate::workload::stamps::Stamp;
+use workload::stamps::Stamp;
 
 /// The victim's memory counts as freed at this share of what it had when it was killed, percent.
 const FREED_PERCENT: u64 = 10;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::super::trace::Trace;
-use crate::workload::VICTIM_NAMES;
+use workload::VICTIM_NAMES;
 
 /// A signal that ends a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Qos, eventually, make_fifo, monotonic, sleep,
 };
-use crate::workload::latency::read_gaps;
+use workload::latency::read_gaps;
 
 /// How long a pod works at its limit: a step of its quota takes some milliseconds.
 const WORKS_MS: u64 = 1500;

@@ -1,4 +1,4 @@
-//! The processes inside the pods. Each does one thing, for long enough to be watched, and what it
+//! The processes inside the pods, and their clock. Each does one thing, for long enough to be watched, and what it
 //! did is told by the kernel (`getrusage`) or by stamps that the harness can read from outside.
 
 use std::path::PathBuf;
@@ -9,18 +9,19 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 mod burn;
-pub(crate) mod latency;
+pub mod clock;
+pub mod latency;
 mod memory;
 mod processes;
 mod pulse;
-pub(crate) mod stamps;
+pub mod stamps;
 mod switches;
 mod traffic;
 mod victim;
 
 /// See the module.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Workload {
+pub enum Workload {
     /// Uses CPU.
     Burn(burn::Burn),
     /// Writes a file and reads it again and again, so that it stays in the page cache.
@@ -92,7 +93,7 @@ impl Workload {
     }
 
     /// Runs to its end.
-    pub(crate) fn run(self) -> Result<()> {
+    pub fn run(self) -> Result<()> {
         // Started as /proc/self/exe they would all be called "exe".
         nix::sys::prctl::set_name(self.name())?;
         match self {
@@ -126,12 +127,12 @@ fn sleep_ms(ms: u64) {
 
 /// What `storm`, `pingpong` and `reads` print as their last line.
 #[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Done {
+pub struct Done {
     /// Processes that ended, round trips, or pages read.
-    pub(crate) count: u64,
+    pub count: u64,
     /// CPU time of the processes that ended, as the kernel told by `getrusage(RUSAGE_CHILDREN)`,
     /// nanoseconds.
-    pub(crate) children_cpu_ns: u64,
+    pub children_cpu_ns: u64,
 }
 
 impl Done {
@@ -141,10 +142,10 @@ impl Done {
     }
 }
 
-pub(crate) use victim::NAMES as VICTIM_NAMES;
+pub use victim::NAMES as VICTIM_NAMES;
 
 /// Where `fill` puts its stamps.
-pub(crate) type StampFile = PathBuf;
+pub type StampFile = PathBuf;
 
 /// Keeps the calling thread, and what it starts, on one CPU.
 fn pin(cpu: Option<usize>) -> Result<()> {

@@ -14,7 +14,7 @@ use nix::unistd::{ForkResult, Pid, getpid, getppid};
 use super::{Done, sleep_ms};
 
 #[derive(Debug, Args)]
-pub(crate) struct Storm {
+pub struct Storm {
     /// How many processes.
     #[arg(long)]
     count: u64,
@@ -74,7 +74,7 @@ impl Storm {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Forkbomb {
+pub struct Forkbomb {
     /// At most this many processes in all.
     #[arg(long, default_value_t = 50)]
     max: u64,

@@ -13,17 +13,17 @@ use nix::unistd::{Pid, setpgid};
 use super::memory::{MIB, PAGE, Region};
 use super::stamps::{Stamp, Stamps};
 use super::{pin, processes, sleep_ms};
-use crate::harness::monotonic;
+use crate::clock::monotonic;
 
 /// What the first process is called; daemons are told to prefer it.
 pub(super) const NAME: &CStr = c"podwarden-fill";
 /// What the others are called.
 const OTHERS: &CStr = c"podwarden-work";
 /// How the names of all of them begin, and of nothing else.
-pub(crate) const NAMES: [&str; 2] = ["podwarden-fill", "podwarden-work"];
+pub const NAMES: [&str; 2] = ["podwarden-fill", "podwarden-work"];
 
 #[derive(Debug, Args)]
-pub(crate) struct Victim {
+pub struct Victim {
     /// How many processes. As in a container, they end with the first.
     #[arg(long, default_value_t = 1)]
     processes: usize,

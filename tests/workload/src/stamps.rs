@@ -28,29 +28,29 @@ const BYTES: usize = WORDS * size_of::<u64>();
 
 /// One step of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     /// `CLOCK_MONOTONIC`, nanoseconds.
-    pub(crate) nanos: u64,
+    pub nanos: u64,
     /// Bytes touched so far.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// The mapping.
 #[derive(Debug)]
-pub(crate) struct Stamps {
+pub struct Stamps {
     words: NonNull<AtomicU64>,
 }
 
 impl Stamps {
     /// Makes the file. Its pages are touched here, so that no pod is charged for them.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    pub fn create(path: &Path) -> Result<Self> {
         std::fs::write(path, vec![0; BYTES])
             .with_context(|| format!("write {}", path.display()))?;
         Self::open(path)
     }
 
     /// Maps a file that [`Stamps::create`] has made.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let file = File::options()
             .read(true)
             .write(true)
@@ -86,7 +86,7 @@ impl Stamps {
     }
 
     /// Appends a stamp; one writer only. Stamps beyond the capacity are dropped.
-    pub(crate) fn push(&self, stamp: Stamp) {
+    pub fn push(&self, stamp: Stamp) {
         let words = self.words();
         let count = words[COUNT].load(Ordering::Relaxed);
         let at = HEADER + 2 * usize::try_from(count).unwrap_or(usize::MAX / 4);
@@ -98,37 +98,37 @@ impl Stamps {
     }
 
     /// Notes how much is touched, between two stamps as well.
-    pub(crate) fn touched(&self, bytes: u64) {
+    pub fn touched(&self, bytes: u64) {
         self.words()[TOUCHED].store(bytes, Ordering::Release);
     }
 
     /// The last that was noted, bytes.
-    pub(crate) fn last_touched(&self) -> u64 {
+    pub fn last_touched(&self) -> u64 {
         self.words()[TOUCHED].load(Ordering::Acquire)
     }
 
     /// Says that the writer is ready to begin.
-    pub(crate) fn set_ready(&self) {
+    pub fn set_ready(&self) {
         self.words()[READY].store(1, Ordering::Release);
     }
 
     /// Whether the writer has said so.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.words()[READY].load(Ordering::Acquire) != 0
     }
 
     /// Lets the writer begin.
-    pub(crate) fn let_go(&self) {
+    pub fn let_go(&self) {
         self.words()[GO].store(1, Ordering::Release);
     }
 
     /// Whether it may begin.
-    pub(crate) fn may_go(&self) -> bool {
+    pub fn may_go(&self) -> bool {
         self.words()[GO].load(Ordering::Acquire) != 0
     }
 
     /// All stamps so far.
-    pub(crate) fn read(&self) -> Vec<Stamp> {
+    pub fn read(&self) -> Vec<Stamp> {
         let words = self.words();
         let count = usize::try_from(words[COUNT].load(Ordering::Acquire)).unwrap_or(CAPACITY);
         words[HEADER..]

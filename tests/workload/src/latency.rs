@@ -14,18 +14,19 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::burn::thread_cpu;
-use crate::harness::monotonic;
+use crate::clock::monotonic;
 
 /// A request, and its reply: the number of the request.
-pub(crate) const MESSAGE: usize = 8;
+pub const MESSAGE: usize = 8;
 
 /// Between two pieces of work, unless a probe is told another time, microseconds.
-pub(crate) const EVERY_US: u64 = 2000;
+pub const EVERY_US: u64 = 2000;
 /// So many are due in a second then.
-pub(crate) const WORKS_A_SECOND: u32 = 500;
+pub const WORKS_A_SECOND: u32 = 500;
 
+/// [`crate::Workload::Probe`].
 #[derive(Debug, Args)]
-pub(crate) struct Probe {
+pub struct Probe {
     /// Between two pieces of work, microseconds.
     #[arg(long, default_value_t = EVERY_US)]
     every_us: u64,
@@ -66,7 +67,7 @@ fn first_due(out: &Path) -> PathBuf {
 
 /// What a probe has written.
 #[derive(Debug)]
-pub(crate) struct Lateness {
+pub struct Lateness {
     first_due: u64,
     every_us: u64,
     late_us: Vec<u64>,
@@ -74,16 +75,16 @@ pub(crate) struct Lateness {
 
 /// One piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     /// When it was due, `CLOCK_MONOTONIC`, nanoseconds.
-    pub(crate) due: u64,
+    pub due: u64,
     /// From then until it was done, microseconds.
-    pub(crate) late_us: u64,
+    pub late_us: u64,
 }
 
 impl Lateness {
     /// Reads the file `--out` of a probe that has ended, which had `--every-us`.
-    pub(crate) fn read(out: &Path, every_us: u64) -> Result<Self> {
+    pub fn read(out: &Path, every_us: u64) -> Result<Self> {
         let text = |path: &Path| {
             fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
         };
@@ -95,20 +96,20 @@ impl Lateness {
     }
 
     /// All of it, in the order in which it was due.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let due = (0..).map(|number| self.due(number));
         let pairs = self.late_us.iter().zip(due);
         pairs.map(|(&late_us, due)| Piece { due, late_us })
     }
 
     /// How late those pieces of work were done that were due in `times`, `CLOCK_MONOTONIC`, microseconds.
-    pub(crate) fn due_in(&self, times: Range<u64>) -> Vec<u64> {
+    pub fn due_in(&self, times: Range<u64>) -> Vec<u64> {
         let pieces = self.pieces().filter(|piece| times.contains(&piece.due));
         pieces.map(|piece| piece.late_us).collect()
     }
 
     /// When the last piece was due.
-    pub(crate) fn last_due(&self) -> u64 {
+    pub fn last_due(&self) -> u64 {
         self.due((self.late_us.len() as u64).saturating_sub(1))
     }
 
@@ -117,8 +118,9 @@ impl Lateness {
     }
 }
 
+/// [`crate::Workload::Gaps`].
 #[derive(Debug, Args)]
-pub(crate) struct Gaps {
+pub struct Gaps {
     /// Ends after this much time, milliseconds.
     #[arg(long)]
     for_ms: u64,
@@ -147,13 +149,14 @@ impl Gaps {
 }
 
 /// What a workload `gaps` has written.
-pub(crate) fn read_gaps(out: &Path) -> Result<Vec<(u64, u64)>> {
+pub fn read_gaps(out: &Path) -> Result<Vec<(u64, u64)>> {
     let text = fs::read_to_string(out).with_context(|| format!("read {}", out.display()))?;
     Ok(serde_json::from_str(&text)?)
 }
 
+/// [`crate::Workload::Serve`].
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
+pub struct Serve {
     /// CPU time of each request, microseconds.
     #[arg(long, default_value_t = 500)]
     work_us: u64,
@@ -192,11 +195,12 @@ fn answer(stream: &mut TcpStream, work: Duration) -> Result<()> {
 }
 
 /// A timer fires when it is due, not up to 50 us later.
-pub(crate) fn exact_sleep() -> Result<()> {
+pub fn exact_sleep() -> Result<()> {
     nix::sys::prctl::set_timerslack(1).context("set the timer slack")
 }
 
-pub(crate) fn micros(duration: Duration) -> u64 {
+/// As whole microseconds.
+pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

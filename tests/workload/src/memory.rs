@@ -15,13 +15,13 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 use super::sleep_ms;
 use super::stamps::{Stamp, Stamps};
-use crate::harness::monotonic;
+use crate::clock::monotonic;
 
 pub(super) const MIB: usize = 1 << 20;
 pub(super) const PAGE: usize = 4096;
 
 #[derive(Debug, Args)]
-pub(crate) struct Cache {
+pub struct Cache {
     /// The file; made, and removed at the end.
     #[arg(long)]
     file: PathBuf,
@@ -73,7 +73,7 @@ impl Cache {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Anon {
+pub struct Anon {
     /// How much, MiB.
     #[arg(long)]
     mib: usize,
@@ -108,7 +108,7 @@ impl Anon {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Fill {
+pub struct Fill {
     /// How much in the end, MiB.
     #[arg(long)]
     mib: usize,

@@ -7,13 +7,13 @@ use anyhow::Result;
 use clap::Args;
 use nix::time::ClockId;
 
-use crate::harness::clock_nanos;
+use crate::clock;
 
 /// One turn of work and rest.
 const PERIOD: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Args)]
-pub(crate) struct Burn {
+pub struct Burn {
     /// Ends after this much time, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,
@@ -104,5 +104,5 @@ impl Stream {
 
 /// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
-    Duration::from_nanos(clock_nanos(ClockId::CLOCK_THREAD_CPUTIME_ID))
+    Duration::from_nanos(clock::nanos(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }

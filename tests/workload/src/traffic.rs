@@ -22,7 +22,7 @@ struct Page([u8; PAGE]);
 
 /// Writes a file past the page cache and reads it so, then writes another one into the page cache.
 #[derive(Debug, Args)]
-pub(crate) struct Disk {
+pub struct Disk {
     /// The file; the other one has `.cached` behind its name.
     #[arg(long)]
     file: PathBuf,
@@ -70,7 +70,7 @@ impl Disk {
 
 /// Reads pages of a file or a disk past the page cache, one after the other.
 #[derive(Debug, Args)]
-pub(crate) struct Reads {
+pub struct Reads {
     /// The file, of at least a page.
     #[arg(long)]
     file: PathBuf,
@@ -101,7 +101,7 @@ impl Reads {
 
 /// Is in a network of its own, which has nothing but `lo`.
 #[derive(Debug, Args)]
-pub(crate) struct Network {
+pub struct Network {
     /// For how long, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,
@@ -117,7 +117,7 @@ impl Network {
 
 /// Asks again and again for a TCP connection that its own listener has no room for.
 #[derive(Debug, Args)]
-pub(crate) struct Unanswered {
+pub struct Unanswered {
     /// For how long, milliseconds.
     #[arg(long, default_value_t = 600_000)]
     for_ms: u64,

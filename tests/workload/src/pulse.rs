@@ -11,7 +11,7 @@ use super::processes::fork;
 use super::sleep_ms;
 
 #[derive(Debug, Args)]
-pub(crate) struct Pulse {
+pub struct Pulse {
     /// Processes.
     #[arg(long)]
     count: u32,

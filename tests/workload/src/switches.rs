@@ -15,7 +15,7 @@ const LAST: u8 = 0;
 const AGAIN: u8 = 1;
 
 #[derive(Debug, Args)]
-pub(crate) struct Pingpong {
+pub struct Pingpong {
     /// Round trips.
     #[arg(long, default_value_t = 10_000)]
     rounds: u64,
