@@ -120,6 +120,9 @@ fn operate(world: &mut World, done: &mut Done, size: Size) -> Result<()> {
             world.resize(&uid)?;
             done.resized += 1;
         } else {
+            if done.removed.is_multiple_of(2) {
+                world.leave_container(&uid)?;
+            }
             world.remove(&uid)?;
             done.removed += 1;
         }

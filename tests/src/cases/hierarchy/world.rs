@@ -129,6 +129,15 @@ impl World {
         self.put(pod)
     }
 
+    /// Makes the empty cgroup of a container that a runtime left, where the pod has its own by now.
+    pub(super) fn leave_container(&self, uid: &PodUid) -> Result<()> {
+        for dir in self.cgroup_of(uid)?.dirs().filter(|dir| dir.exists()) {
+            let left = dir.join("left");
+            fs::create_dir(&left).with_context(|| format!("create {}", left.display()))?;
+        }
+        Ok(())
+    }
+
     /// Takes a pod's manifest away.
     pub(super) fn remove(&mut self, uid: &PodUid) -> Result<()> {
         let path = self.manifest_of(uid);
