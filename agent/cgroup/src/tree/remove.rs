@@ -40,9 +40,9 @@ impl Tree {
         outcome
     }
 
-    /// Removes all cgroups below one from every hierarchy, deepest first, and not itself: what a runtime left, for
-    /// one that is gone whatever made it. What is busy is tried again for at most 50 ms. `EBUSY` when there are processes in
-    /// one of them, or something is mounted on it; every hierarchy is tried; the first error is returned.
+    /// Removes all cgroups below one, whichever program made them, from every hierarchy, deepest first; not the cgroup
+    /// itself. What is busy is tried again for at most 50 ms. `EBUSY` when there are processes in one of them, or something is
+    /// mounted on it. Every child is tried; the first error is returned.
     pub fn remove_children(&self, cgroup: &CgroupPath) -> Result<()> {
         let deadline = Instant::now() + EMPTY_LIMIT;
         let mut outcome = Ok(());
