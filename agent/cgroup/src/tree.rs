@@ -188,16 +188,21 @@ pub(crate) fn directory_id(path: &Path) -> Result<u64> {
         .map_err(|e| Error::os("look up", path, e))
 }
 
-/// True when there are processes in a cgroup's directory or in one below it; false when it is gone.
+/// True when there are processes directly in a cgroup's directory; false when it is gone.
+fn lists_processes(directory: &Path) -> Result<bool> {
+    match io::read_text(&directory.join(PROCS)) {
+        Err(error) if error.is_gone() => Ok(false),
+        processes => Ok(!processes?.is_empty()),
+    }
+}
+
+/// The same, or in one below it.
 fn holds_processes(directory: &Path) -> Result<bool> {
-    let processes = match io::read_text(&directory.join(PROCS)) {
-        Err(error) if error.is_gone() => return Ok(false),
+    match lists_processes(directory) {
+        Ok(true) => return Ok(true),
         // Part of a threaded subtree: the first cgroup of it lists its processes.
-        Err(error) if error.errno() == Some(Errno::OPNOTSUPP) => return Ok(false),
-        processes => processes?,
-    };
-    if !processes.is_empty() {
-        return Ok(true);
+        Err(error) if error.errno() != Some(Errno::OPNOTSUPP) => return Err(error),
+        _ => {}
     }
     for (name, _) in sub_directories(directory)? {
         if holds_processes(&directory.join(name))? {
@@ -209,11 +214,7 @@ fn holds_processes(directory: &Path) -> Result<bool> {
 
 /// True when a cgroup's directory has processes in it or cgroups below it; false when it is gone.
 pub(crate) fn holds_anything(directory: &Path) -> Result<bool> {
-    let processes = match io::read_text(&directory.join(PROCS)) {
-        Err(error) if error.is_gone() => return Ok(false),
-        processes => processes?,
-    };
-    Ok(!processes.is_empty() || !sub_directories(directory)?.is_empty())
+    Ok(lists_processes(directory)? || !sub_directories(directory)?.is_empty())
 }
 
 fn choose_identity(hierarchies: &Hierarchies, root: &str) -> Result<Identity> {

@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
+use workload::latency::{EVERY_US, Lateness, WORKS_A_SECOND};
 
 use super::evict::{Ground, Setting, Sizes, available};
 use crate::cases::Context;
@@ -22,7 +23,6 @@ use crate::harness::{
     self, Cgroup, Workload, catch_signals, check_interrupt, make_fifo, monotonic, remove_stale,
     sleep,
 };
-use workload::latency::{EVERY_US, Lateness, WORKS_A_SECOND};
 
 const MIB: u64 = 1 << 20;
 /// The victim's, which holds 2 GiB with them.

@@ -165,15 +165,7 @@ impl Scene {
             ensure!(log.contains(": torn down "), "the agent does not say so");
             Ok(())
         })?;
-        let asked = containerd.asked()?;
-        let own = asked.iter().filter(|one| one.sandbox == self.pod.sandbox);
-        let own: Vec<_> = own
-            .map(|one| (one.command.as_str(), one.has_namespace))
-            .collect();
-        ensure!(
-            own == [("ADD", true), ("DEL", true)],
-            "the network plugin saw {own:?}"
-        );
+        network_is_down(containerd, &self.pod)?;
         // Only now is there nothing left to do for it.
         expect_delivered(&self.world, &[&self.spec])
     }
@@ -198,6 +190,20 @@ impl Scene {
         until(self.node().limit(), "the end of the pod's cgroup", is_gone)?;
         self.world.node.finish()
     }
+}
+
+/// Looks that the pod's network was made and taken down once, each with its namespace.
+fn network_is_down(containerd: &Containerd, pod: &RunningPod) -> Result<()> {
+    let asked = containerd.asked()?;
+    let own = asked.iter().filter(|one| one.sandbox == pod.sandbox);
+    let own: Vec<_> = own
+        .map(|one| (one.command.as_str(), one.has_namespace))
+        .collect();
+    ensure!(
+        own == [("ADD", true), ("DEL", true)],
+        "the network plugin saw {own:?}"
+    );
+    Ok(())
 }
 
 fn is_running(pid: u32) -> bool {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podwarden::api::types::{EventKind, Eviction};
+use workload::stamps::Stamps;
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually, sleep, until};
-use workload::stamps::Stamps;
 
 pub(super) const CASES: &[Case] = &[
     case("eviction_enforce", eviction_enforce),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use workload::stamps::Stamps;
 
 use super::{Case, Context, case, portable};
 use crate::harness::{Cgroup, Sandbox, Workload, monotonic, until};
-use workload::stamps::Stamps;
 
 pub(super) const CASES: &[Case] = &[
     case(

@@ -4,7 +4,6 @@ use std::fmt;
 
 use podwarden::api::types::{Eviction, NodeStats};
 use serde::Serialize;
-
 use workload::stamps::Stamp;
 
 const MIB: f64 = (1u64 << 20) as f64;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use workload::stamps::Stamps;
 
 use crate::harness::{Node, Options, Pod, PodSpec, Workload, eventually};
-use workload::stamps::Stamps;
 
 /// What the hog fills per second, MiB.
 pub(super) const RATE: u64 = 200;

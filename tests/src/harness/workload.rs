@@ -12,12 +12,12 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, read, write};
+use workload::Done;
 
 use super::cgroup::Cgroup;
 use super::schedstat::SchedStat;
 use super::standstill::state_of;
 use super::wait::eventually;
-use workload::Done;
 
 /// What a new process is told once it is in its cgroup, and what it is told where that failed.
 const ENTERED: u8 = 1;

@@ -11,7 +11,7 @@ pub fn monotonic() -> u64 {
 ///
 /// # Panics
 /// Never: the kernel has the clock, and the pointer is valid.
-pub fn nanos(clock: ClockId) -> u64 {
+pub(crate) fn nanos(clock: ClockId) -> u64 {
     let now = clock_gettime(clock).expect("the kernel has this clock");
     now.tv_sec().unsigned_abs() * 1_000_000_000 + now.tv_nsec().unsigned_abs()
 }

@@ -145,7 +145,7 @@ impl Done {
 pub use victim::NAMES as VICTIM_NAMES;
 
 /// Where `fill` puts its stamps.
-pub type StampFile = PathBuf;
+type StampFile = PathBuf;
 
 /// Keeps the calling thread, and what it starts, on one CPU.
 fn pin(cpu: Option<usize>) -> Result<()> {

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use workload::latency::{MESSAGE, Piece, exact_sleep, micros};
 
 use crate::harness::{make_fifo, monotonic};
-use workload::latency::{MESSAGE, Piece, exact_sleep, micros};
 
 /// Requests go round these.
 const CONNECTIONS: usize = 4;

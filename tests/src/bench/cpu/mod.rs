@@ -173,6 +173,8 @@ struct Setting {
     limit: Limit,
     load: Load,
     keeper: Keeper,
+    /// See [`Cpu::root_weight`].
+    root_weight: u64,
 }
 
 impl Cpu {
@@ -186,8 +188,7 @@ impl Cpu {
         for run in 1..=self.runs {
             for row in &mut rows {
                 check_interrupt()?;
-                let measured =
-                    scene::measure(&context, row.setting, self.root_weight, self.seconds);
+                let measured = scene::measure(&context, row.setting, self.seconds);
                 let measured = measured.with_context(|| format!("run {run} of {row}"))?;
                 row.add(measured);
                 eprintln!("{row}");
@@ -217,6 +218,7 @@ impl Cpu {
                                 limit,
                                 load,
                                 keeper,
+                                root_weight: self.root_weight,
                             });
                         }
                     }

@@ -127,6 +127,7 @@ impl fmt::Display for Row {
             limit,
             load,
             keeper,
+            ..
         } = self.setting;
         let load = match keeper {
             Keeper::Alone => "-".to_owned(),
@@ -173,6 +174,10 @@ pub(super) fn print(rows: &[Row], runs: u32, seconds: u32) {
         let [p99, p999, back] = figures.map(|figure| figure.unwrap_or_else(|| "-".to_owned()));
         println!("{row} {p99:>8} {p999:>8} {back:>8}");
     }
+    let root_weight = rows.first().map_or(1, |row| row.setting.root_weight);
+    if root_weight != 1 {
+        println!("the cgroup above all pods has {root_weight} times the weight of kubepods");
+    }
     println!(
         "medians of {runs} run(s) of {seconds} s each; BE: best-effort work as a share of the CPU that was free; x: times that \
          of the same work alone; BACK: from the begin of best-effort work until p99 is at most {BACK} times that; kernel {}",
@@ -208,6 +213,7 @@ mod tests {
         limit: Limit::None,
         load: Load::Hogs,
         keeper: Keeper::Weights,
+        root_weight: 1,
     };
 
     /// A run with a piece each 2 ms, all from when best-effort work began.

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use podwarden_policy::settings::Controller;
 use podwarden_policy::{MilliCpu, convert};
 use serde::Serialize;
+use workload::latency::{EVERY_US, Lateness, Piece, WORKS_A_SECOND};
 
 use super::laws::Laws;
 use super::{App, Keeper, Limit, Load, Setting, client, mechanism};
@@ -16,7 +17,6 @@ use crate::cases::Context;
 use crate::harness::{
     Agent, Cgroup, Node, Options, Pod, PodSpec, Qos, Workload, eventually, monotonic, sleep,
 };
-use workload::latency::{EVERY_US, Lateness, Piece, WORKS_A_SECOND};
 
 /// The protected pod's limit in a period of 100 ms, microseconds, and its request.
 const LIMIT_US: u64 = 50_000;
@@ -61,14 +61,9 @@ struct Beside {
     used: Used,
 }
 
-pub(super) fn measure(
-    context: &Context,
-    setting: Setting,
-    root_weight: u64,
-    seconds: u32,
-) -> Result<Measured> {
+pub(super) fn measure(context: &Context, setting: Setting, seconds: u32) -> Result<Measured> {
     let mut node = Node::start(context, &options(setting))?;
-    weigh(&node.sandbox.root, root_weight)?;
+    weigh(&node.sandbox.root, setting.root_weight)?;
     let protected = node.pod(match setting.limit {
         Limit::None => PodSpec::new("web", Qos::Burstable, REQUEST, "64Mi"),
         Limit::Half => PodSpec::new("web", Qos::Guaranteed, REQUEST, "64Mi"),

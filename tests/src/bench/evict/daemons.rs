@@ -15,11 +15,11 @@ use nix::sys::signal::Signal;
 use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
+use workload::VICTIM_NAMES;
 
 use super::MIB;
 use super::scope::OomdUnit;
 use crate::harness::{Cgroup, check_interrupt, sleep};
-use workload::VICTIM_NAMES;
 
 /// Their programs and nohang's default configuration, below the root of the packages.
 const EARLYOOM: &str = "usr/bin/earlyoom";

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use podwarden_policy::{convert::shares_to_weight, units::CpuShares};
 use tempfile::TempDir;
+use workload::stamps::Stamps;
 
 use super::measure::Process;
 use super::report::Setting;
@@ -16,7 +17,6 @@ use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Sandbox, Workload, eventually, sleep, thread_id, until,
 };
-use workload::stamps::Stamps;
 
 /// Held by the two bystanders, MiB.
 pub(super) const BYSTANDERS: [(&str, u64); 2] =

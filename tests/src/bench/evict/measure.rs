@@ -3,11 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use workload::stamps::Stamp;
 
 use super::MIB;
 use super::sampler::Sample;
 use super::signals::Sent;
-use workload::stamps::Stamp;
 
 /// The victim's memory counts as freed at this share of what it had when it was killed, percent.
 const FREED_PERCENT: u64 = 10;

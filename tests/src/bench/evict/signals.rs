@@ -2,9 +2,9 @@
 //! `signal:signal_generate`.
 
 use anyhow::Result;
+use workload::VICTIM_NAMES;
 
 use super::super::trace::Trace;
-use workload::VICTIM_NAMES;
 
 /// A signal that ends a process.
 #[derive(Debug, Clone, PartialEq, Eq)]

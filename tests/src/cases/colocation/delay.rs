@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use podwarden::api::types::EventKind;
 use podwarden_policy::settings::Controller;
+use workload::latency::read_gaps;
 
 use super::scene::Scene;
 use super::{BASE_US, bandwidth, limited, options, quota, spec};
@@ -19,7 +20,6 @@ use crate::cases::Context;
 use crate::harness::{
     Cgroup, Node, Options, PodSpec, Qos, eventually, make_fifo, monotonic, sleep,
 };
-use workload::latency::read_gaps;
 
 /// How long a pod works at its limit: a step of its quota takes some milliseconds.
 const WORKS_MS: u64 = 1500;

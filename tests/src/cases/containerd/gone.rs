@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
-use super::{NAMESPACE, World, options};
+use super::{NAMESPACE, World, network_is_down, options};
 use crate::cases::Context;
 use crate::containerd::{Containerd, TEARDOWN};
 use crate::harness::{PodSpec, eventually, until};
@@ -39,16 +39,7 @@ pub(super) fn containerd_pod_gone(context: &Context) -> Result<()> {
     eventually(TEARDOWN, || {
         let state = containerd.state_of(&pod)?;
         ensure!(state == (false, false), "ready and running: {state:?}");
-        let asked = containerd.asked()?;
-        let own = asked.iter().filter(|one| one.sandbox == pod.sandbox);
-        let own: Vec<_> = own
-            .map(|one| (one.command.as_str(), one.has_namespace))
-            .collect();
-        ensure!(
-            own == [("ADD", true), ("DEL", true)],
-            "the network plugin saw {own:?}"
-        );
-        Ok(())
+        network_is_down(&containerd, &pod)
     })?;
     ensure!(
         go.join("asked").exists(),
